@@ -334,6 +334,8 @@ def order(option: str, plan: Plan, device: torch.device) -> tuple[str, ...]:
     """
     if not runs_kernels(option, (device.type,)):
         return (TILED.name,)
+    if plan.piece:  # one form for all sizes, and nobody else where it fails
+        return (TRITON.name,)
     if option == "auto":
         option = GLUON.name if GLUON.refusal(plan, device) is None else TRITON.name
     return KERNELS[KERNELS.index(option) :]
@@ -341,7 +343,7 @@ def order(option: str, plan: Plan, device: torch.device) -> tuple[str, ...]:
 
 def kernel_missing(plan: Plan) -> str | None:
     """Why some kernel of a plan can run neither by Gluon nor by Triton; None if each can."""
-    plain = (kernel for kernel in plan.kernels if GLUON.kernel_refusal(kernel, plan) is not None)
+    plain = (kernel for kernel in plan.kernels if plan.piece or GLUON.kernel_refusal(kernel, plan) is not None)
     return next(filter(None, (TRITON.kernel_refusal(kernel, plan) for kernel in plain)), None)
 
 

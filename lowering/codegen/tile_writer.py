@@ -206,10 +206,10 @@ class TileWriter(Tiles):
 
         Scores without halves get the exact form where a large literal is among them. In the other form the compiler may
         round a product that is used twice in one place and not in the other: at a score of -1e4 the weight of a sum is
-        then not that of its divisor.
+        then not that of its divisor. So do scores that are read in pieces: their scales are stored as they are.
         """
         single = floating_loads_below([score]).isdisjoint(HALVES) and holds_large_literal(score)
-        return exponent_scaling(score, apart=single or self.needs_exact_scale(states))
+        return exponent_scaling(score, apart=bool(self.facts.piece) or single or self.needs_exact_scale(states))
 
     def needs_exact_scale(self, states: Iterable[Term]) -> bool:
         """Whether the scale of these states must be the largest score to the bit."""

@@ -39,6 +39,7 @@ COLUMNS_OF_AN_UNEVEN_CHUNK = 2048
 MAX_UNEVEN_CHUNKS = 16
 MAX_WAVES_OF_UNEVEN_PROGRAMS = 16  # with more programs on each multiprocessor, long and short ones even out
 ROWS_OF_A_TILE = 64  # for reports, before sizes are known
+MERGED = "_merged"  # the end of the name of a kernel that merges states
 PLURAL = {"rescaled": "rescaled sums", "sum": "sums", "prod": "products", "max": "maxima", "min": "minima"}
 
 
@@ -83,6 +84,14 @@ def wanted_chunks(
     if uneven and programs <= MAX_WAVES_OF_UNEVEN_PROGRAMS * multiprocessors:
         return max(count, min(length // COLUMNS_OF_AN_UNEVEN_CHUNK, MAX_UNEVEN_CHUNKS))
     return count
+
+
+def piece_count(kernel: Kernel, piece: int, sizes: Mapping[str, int]) -> int:
+    """How many pieces of so many coordinates a kernel's loops have; 1 where a loop is inside of another, since such
+    a loop's states are of all indices of that one. Raises UnknownSize."""
+    if any(loop.outer for loop in kernel.loops):
+        return 1
+    return max((-(-resolve(loop.dim.size, sizes) // piece) for loop in kernel.loops), default=1)
 
 
 def _has_few_rows(kernel: Kernel, sizes: Mapping[str, int]) -> bool:
@@ -207,7 +216,7 @@ def _merge(kernel: Kernel, chunk: Dim, known: dict[Term, Term]) -> Kernel:
     stores = tuple(replace(store, term=substitute(store.term, known)) for store in kernel.stores)
     used = {d for store in stores for d in (*all_dims(store.term), *store.order)}
     return Kernel(
-        name=f"{kernel.name}_merged",
+        name=kernel.name + MERGED,
         grid=(*kernel.grid, *kernel.tiled),
         rows=None,
         row_tile="",

@@ -23,7 +23,7 @@ class Facts:
 
     even: dims whose size is a multiple of their tile. wide: tensors that need 64-bit offsets. mapped: names of the
     block maps that loops follow. machine: a key of DEVICES, INTERPRETER, or empty if it is not known. runs: axes that
-    lie in memory as one run with the next axis.
+    lie in memory as one run with the next axis. piece: as Plan has it, in elements of each loop.
     """
 
     even: frozenset[str] = frozenset()
@@ -31,6 +31,7 @@ class Facts:
     mapped: frozenset[str] = frozenset()
     machine: str = ""
     runs: Runs = frozenset()
+    piece: int = 0
 
     @property
     def interpreted(self) -> bool:

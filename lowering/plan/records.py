@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from ...egraph.terms.term import Dim, Tensor, Term
 from ...egraph.terms.traversal import subterms
 
+VARIES_BY_DISTANCE = "products over distances of rows and keys are not invariant: a tile of rows is computed as one"
+
 
 class NotPlannable(Exception):
     """A term that has no plan yet; the message says why, for the report."""
@@ -241,6 +243,9 @@ class Plan:
     shape_reasons: for each kernel, its rows and why these were chosen. read_back: how the plan was held against the
     results that were asked for (lowering/readback); empty where nobody has done it. alternatives: other plans of the
     same results that estimates called no faster.
+
+    piece: keys of a piece of each loop, counted from key 0, in an invariant plan: the bits of a row of a result depend
+    on nothing but the row and its keys. 0: executors choose tiles, configurations and parts by sizes.
     """
 
     kernels: tuple[Kernel, ...]
@@ -252,6 +257,7 @@ class Plan:
     shape_reasons: tuple[str, ...] = field(default=(), compare=False)
     read_back: str = field(default="", compare=False)
     alternatives: tuple[Alternative, ...] = field(default=(), compare=False)
+    piece: int = 0
 
     @property
     def output(self) -> Tensor:

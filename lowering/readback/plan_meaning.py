@@ -127,9 +127,7 @@ class _KernelReader(Canonical):
         """What a store writes; before it, what has to be equal."""
         _demand_dtype(store)
         loops = [loop for loop in self.kernel.loops if loop.dim in store.order]
-        summed = [d for d in (*self.kernel.tiled, *self.kernel.grid) if d not in store.order] if store.adds else []
-        if store.adds and not summed:
-            raise NotReadBack(f"{store.output.name} adds, and there is no dim over which it sums")
+        summed = self._summed_by(store)
         term = self(store.term)
         if stray := term.dims - {*store.order, *summed}:
             raise NotReadBack(f"{store.output.name} depends on {', '.join(map(str, sorted(stray)))}")
@@ -142,6 +140,15 @@ class _KernelReader(Canonical):
         for dim in summed:
             term = named(sum_over(dim, term))
         yield placed(store, term) if store.places else Meaning(term, store.order, store.output)
+
+    def _summed_by(self, store: Store) -> list[Dim]:
+        """The dims over which a store adds: of memory to which nothing is added, nobody sees to that it is zero."""
+        if not store.adds:
+            return []
+        found = [d for d in (*self.kernel.tiled, *self.kernel.grid) if d not in store.order]
+        if not found:
+            raise NotReadBack(f"{store.output.name} adds, and there is no dim over which it sums")
+        return found
 
 
 def placed(store: Store, term: Term) -> Meaning:

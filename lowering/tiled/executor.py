@@ -21,7 +21,7 @@ from ...egraph.terms.traversal import all_dims, subterms
 from ..analysis.product_terms import Summand, summand
 from ..masks.loop_ranges import ends, tile_classes, tile_range
 from ..plan.queries import diagonal
-from ..plan.records import Accumulator, Kernel, Limit, Loop, Plan, Store
+from ..plan.records import VARIES_BY_DISTANCE, Accumulator, Kernel, Limit, Loop, NotPlannable, Plan, Store
 from ..plan.thresholds import HIDDEN_SCORE
 from .accumulators import AccumulatorState, filled
 from .tile_ops import Frame, along_diagonals, contract, contract_present, differences, fold, full
@@ -53,7 +53,7 @@ def tiled_results(
     _check(plan, values, known)
     with torch.no_grad():
         for kernel in plan.kernels:
-            values.update(_run_kernel(kernel, values, known))
+            values.update(_run_kernel(kernel, values, known, plan.piece))
     return tuple(values[output.name].view([resolve(n, known) for n in output.shape]) for output in plan.outputs)
 
 
@@ -288,13 +288,16 @@ def _program(kernel: Kernel) -> KernelProgram:
     return KernelProgram(kernel)
 
 
-def tile_lengths(program: KernelProgram, length: Mapping[Dim, int], budget: int) -> dict[Dim, int]:
+def tile_lengths(program: KernelProgram, length: Mapping[Dim, int], budget: int, piece: int = 0) -> dict[Dim, int]:
     """The length of a tile along each dim, so that a temporary has at most `budget` elements.
 
-    Example: 8 heads of 4096 rows. The grid of heads is cut first, then rows and loop, down to 16.
+    piece: the length of a loop's tiles, whatever the sizes are; 0: as long as fits. Example: 8 heads of 4096 rows. The
+    grid of heads is cut first, then rows and loop, down to 16.
     """
-    tile = _shrunk(program, _first_tile(program.kernel, length), budget)
-    for dim in _streamed(program.kernel):
+    streamed = _rows(program.kernel) if piece else _streamed(program.kernel)
+    fixed = dict.fromkeys((loop.dim for loop in program.kernel.loops if piece and loop.tile), piece)
+    tile = _shrunk(program, _first_tile(program.kernel, length) | fixed, budget, streamed)
+    for dim in streamed:
         while tile[dim] < length[dim] and program.widest({**tile, dim: 2 * tile[dim]}) <= budget // 4:
             tile[dim] = min(2 * tile[dim], length[dim])
     return tile
@@ -310,12 +313,15 @@ def _first_tile(kernel: Kernel, length: Mapping[Dim, int]) -> dict[Dim, int]:
     return tile | dict.fromkeys((*parts, *kernel.around), 1)
 
 
-def _shrunk(program: KernelProgram, tile: dict[Dim, int], budget: int) -> dict[Dim, int]:
-    """The tile, halved along one dim at a time until its temporaries fit the budget or nothing can be halved."""
+def _shrunk(program: KernelProgram, tile: dict[Dim, int], budget: int, rest: Sequence[Dim]) -> dict[Dim, int]:
+    """The tile, halved along one dim at a time until its temporaries fit the budget or nothing can be halved.
+
+    rest: the dims that are halved after the grid.
+    """
     grid = (*program.kernel.grid, *program.kernel.columns)
     while program.widest(tile) > budget:
         batched = [dim for dim in grid if tile[dim] > 1]
-        streamed = [dim for dim in _streamed(program.kernel) if tile[dim] > 16]
+        streamed = [dim for dim in rest if tile[dim] > 16]
         if not (batched or streamed):
             break
         largest = batched[0] if batched else max(streamed, key=tile.__getitem__)
@@ -329,22 +335,30 @@ def _rows(kernel: Kernel) -> list[Dim]:
 
 def _streamed(kernel: Kernel) -> list[Dim]:
     """Dims of the loops, then the rows."""
-    return [*(loop.dim for loop in kernel.loops), *_rows(kernel)]
+    return [*_loop_dims(kernel), *_rows(kernel)]
 
 
-def _run_kernel(kernel: Kernel, tensors: Mapping[str, torch.Tensor], sizes: Mapping[str, int]) -> dict:
-    """The kernel's outputs by name."""
+def _loop_dims(kernel: Kernel) -> list[Dim]:
+    return [loop.dim for loop in kernel.loops]
+
+
+def _run_kernel(
+    kernel: Kernel, tensors: Mapping[str, torch.Tensor], sizes: Mapping[str, int], piece: int = 0
+) -> dict:
+    """The kernel's outputs by name. piece: as Plan has it."""
     program = _program(kernel)
+    if piece and any(loop.across for loop in program.loops):
+        raise NotPlannable(VARIES_BY_DISTANCE)
     device = next((t.device for t in tensors.values()), torch.device("cpu"))  # a kernel may have no inputs of its own
     outputs = {store.output.name: _allocated(store.output, sizes, device) for store in kernel.stores}
     for name in kernel.zeroed:
         outputs[name].zero_()
-    frame = Frame(program.axes, tensors, sizes, device)
+    apart = frozenset(program.axes[d] for d in (*kernel.grid, *kernel.tiled, *kernel.around, *_loop_dims(kernel)))
+    frame = Frame(program.axes, tensors, sizes, device, invariant=bool(piece), apart=apart)
     length = {d: resolve(d.size, sizes) for d in program.axes}
-    tile = tile_lengths(
-        program, length, MAX_ELEMENTS_ON_A_CPU if device.type == "cpu" else MAX_ELEMENTS_ON_OTHER_DEVICES
-    )
-    moving = {*kernel.around, *(loop.dim for loop in kernel.loops)}
+    budget = MAX_ELEMENTS_ON_A_CPU if device.type == "cpu" else MAX_ELEMENTS_ON_OTHER_DEVICES
+    tile = tile_lengths(program, length, budget, piece)
+    moving = {*kernel.around, *_loop_dims(kernel)}
     frame.ranges.update({d: (0, length[d]) for d in program.axes if d not in moving})
     tiled = [*kernel.grid, *kernel.columns, *_rows(kernel)]
     for ranges in points(*(_tiles(length[d], tile[d]) for d in tiled)):

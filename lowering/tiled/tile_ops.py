@@ -17,6 +17,7 @@ from ...egraph.terms.ops import MONOIDS
 from ...egraph.terms.sizes import resolve
 from ...egraph.terms.term import Dim, Term
 from . import random_numbers
+from .exact_sums import exact_product, exact_sum, one_by_one
 from .random_numbers import Places
 
 HALVES = (torch.float16, torch.bfloat16)
@@ -28,13 +29,19 @@ TileValue = Any  # a tensor, or the pair (scale, mantissa) of a rescaled sum
 
 @dataclass
 class Frame:
-    """One tile: its axes, the range of coordinates it covers along each dim, and what may be read."""
+    """One tile: its axes, the range of coordinates it covers along each dim, and what may be read.
+
+    invariant: an element's bits depend on no other row. apart: axes along which elements belong to different rows or
+    keys.
+    """
 
     axes: dict[Dim, int]
     tensors: Mapping[str, torch.Tensor]
     sizes: Mapping[str, int]
     device: torch.device
     ranges: dict[Dim, tuple[int, int]] = field(default_factory=dict)
+    invariant: bool = False
+    apart: frozenset[int] = frozenset()
 
     def settled(self, value: TileValue, node: Term) -> TileValue:
         """The value. A tile of literals alone, as Σ_j 1, gets the type in which tensors are computed."""
@@ -95,10 +102,17 @@ APPLY: dict[str, Callable] = {
 }
 IN_PLACE: dict[str, Callable] = {name: getattr(torch.Tensor, f"{name}_") for name in _POINTWISE}
 COMMUTE = ("add", "mul")
+BY_PLACE = ("exp2", "pow", "sigmoid")  # whose bits depend on an element's place in a vector, as torch computes them
 
 
-def apply(op: str, args: list, mine: list[bool]) -> TileValue:
-    """The operation's value; an operand that is `mine` may be overwritten."""
+def apply(op: str, args: list, mine: list[bool], invariant: bool = False) -> TileValue:
+    """The operation's value; an operand that is `mine` may be overwritten. invariant: as Frame has it."""
+    if invariant and op in BY_PLACE:
+        return one_by_one(APPLY[op], *(a.float() if a.dtype in HALVES else a for a in args))
+    return _apply(op, args, mine)
+
+
+def _apply(op: str, args: list, mine: list[bool]) -> TileValue:
     if op in IN_PLACE:
         args = [a.float() if a.dtype in HALVES else a for a in args]
         if op in COMMUTE and not (mine[0] and _fits(args[0], args)) and mine[1]:
@@ -152,6 +166,8 @@ def fold(monoid: str, value: torch.Tensor, dim: Dim, frame: Frame) -> torch.Tens
     value = value.float() if value.dtype in HALVES else value
     if value.shape[frame.axes[dim]] == 0:  # torch has no maximum of nothing
         return identity(monoid, value).expand([1 if k == frame.axes[dim] else n for k, n in enumerate(value.shape)])
+    if frame.invariant and monoid == "sum" and value.is_floating_point():
+        return exact_sum(value, frame.axes[dim])
     return _FOLDS[monoid](value, frame.axes[dim])
 
 
@@ -167,10 +183,18 @@ def contract(x: torch.Tensor, y: torch.Tensor, dim: Dim, frame: Frame) -> torch.
     """The sum over dim of x · y: axes of both are a batch, axes of one are rows or columns of a matrix product."""
     x, y = (v.float() if v.dtype in HALVES else v for v in (full(x, dim, frame), full(y, dim, frame)))
     axis = frame.axes[dim]
+    if not x.is_floating_point():
+        return (x * y).sum(axis, keepdim=True)
+    if frame.invariant:
+        return exact_product(x, y, axis, frame.apart, lambda x, y: _product(x, y, axis, 0))
+    return _product(x, y, axis, MIN_ROWS_OF_A_PRODUCT)
+
+
+def _product(x: torch.Tensor, y: torch.Tensor, axis: int, least: int) -> torch.Tensor:
+    """The sum of x · y along an axis; as a matrix product from `least` rows on."""
     of_x, of_y = ({k for k, size in enumerate(v.shape) if k != axis and size > 1} for v in (x, y))
     batch, left, right = (sorted(axes) for axes in (of_x & of_y, of_x - of_y, of_y - of_x))
-    is_narrow = not right and prod(x.shape[k] for k in left) < MIN_ROWS_OF_A_PRODUCT
-    if is_narrow or not x.is_floating_point():
+    if not right and prod(x.shape[k] for k in left) < least:
         return (x * y).sum(axis, keepdim=True)
     product = torch.bmm(_matrices(x, batch, left, [axis]), _matrices(y, batch, [axis], right))
     sizes = [x.shape[k] for k in batch + left] + [y.shape[k] for k in right]

@@ -106,7 +106,7 @@ class TileStep:
                 return tile_ops.unskew(made, rows, loop, self.across.dim, kept, frame)
             case "fold":
                 return tile_ops.fold(node.attrs[0], args[0], node.attrs[1], frame)
-        return tile_ops.apply(self.kind, args, self.mine)
+        return tile_ops.apply(self.kind, args, self.mine, frame.invariant)
 
 
 _CONSTANTS = {

@@ -28,6 +28,7 @@ from ..plan.queries import map_name, roots
 from ..plan.records import Accumulator, Kernel, Loop, Plan, Store
 from .diagonal_sums import slots_name, write_slot
 from .loops import RangeWriter, Segment, by_columns
+from .piece_states import PieceStates
 
 ADDED = ("sum", "rescaled")
 MANY_PLACES = 2**30  # more than a compared dim has
@@ -172,6 +173,7 @@ class TritonKernelWriter:
 
     def _loop(self, loop: Loop) -> None:
         names = [self._start(state, loop) for state in loop.accumulators]
+        pieces = self._pieces(loop, names)
         self.tiles.open_around({dim: self.tiles.names.fresh(str(dim)) for dim in loop.single})
         if not loop.tile:
             self._by_indices(loop, names)
@@ -182,7 +184,8 @@ class TritonKernelWriter:
             segments = by_columns(segments, self.tiles.tile_of(loop.dim))
         body: list[str] = [] if loop.outer else self.lines
         for segment in segments:
-            body += self._segment(segment, ranges, names)
+            body += self._segment(segment, ranges, names, pieces)
+        names = self._join_last(loop, pieces, body, names)
         if loop.outer:
             self.lines += self._around(loop, [*self.tiles.close_around(), *body], self._points(loop))
         added = zip(loop.accumulators, names, strict=True)
@@ -190,6 +193,21 @@ class TritonKernelWriter:
         self.sums += [c for c in sums if c.dims and not is_integer(c.dtype)]
         for state, components in zip(loop.accumulators, names, strict=True):
             self._finish(state, components)
+
+    def _pieces(self, loop: Loop, names: list[list[TileValue]]) -> PieceStates | None:
+        """The totals of a loop that is read in pieces; None for one that has one piece, or none."""
+        if not self.facts.piece or loop.part is not None or not loop.tile:
+            return None
+        return PieceStates(self.tiles, loop, names, lambda state: self._components(state, loop))
+
+    def _join_last(
+        self, loop: Loop, pieces: PieceStates | None, body: list[str], names: list[list[TileValue]]
+    ) -> list[list[TileValue]]:
+        """The totals, to which lines behind the loop join its last piece; where it has no pieces, its own states."""
+        if pieces is None:
+            return names
+        body += pieces.ended() if loop.outer else pieces.joined()
+        return pieces.totals
 
     def _by_indices(self, loop: Loop, names: list[list[TileValue]]) -> None:
         """A loop without tiles: each round adds what one index has for the rows and columns."""
@@ -225,7 +243,9 @@ class TritonKernelWriter:
         lines.append(f"{first} = {rest}")
         return [f"for {counter} in tl.range(0, {count}):", *(f"    {line}" for line in (*lines, *body))]
 
-    def _segment(self, segment: Segment, ranges: RangeWriter, names: list[list[TileValue]]) -> list[str]:
+    def _segment(
+        self, segment: Segment, ranges: RangeWriter, names: list[list[TileValue]], pieces: PieceStates | None
+    ) -> list[str]:
         """The lines of one run of the loop's tiles."""
         loop = ranges.loop
         start = self.tiles.names.fresh(f"{loop.dim}_start")
@@ -233,6 +253,7 @@ class TritonKernelWriter:
         counter = self.tiles.names.fresh("n") if segment.start else start
         self.tiles.inner.lines += [f"{start} = {segment.start.format(n=counter)}"] if segment.start else []
         self.tiles.inner.lines += [segment.following.format(n=counter)] if segment.following else []
+        self.tiles.inner.lines += pieces.crossing(start) if pieces is not None else []
         guard = self._guard(loop) if segment.guarded else None
         self.tiles.readable = self._kept(loop) if segment.guarded and not loop.finite_mask else None
         self._doubt(segment, ranges)
@@ -272,6 +293,11 @@ class TritonKernelWriter:
     # Accumulators: the components of a rescaled one are its scale, then its mantissas
 
     def _start(self, state: Accumulator, loop: Loop) -> list[TileValue]:
+        assign = lambda hint, value: self.tiles.assign(hint, value, self.tiles.outer) if hint else value
+        return [assign(*component) for component in self._components(state, loop)]
+
+    def _components(self, state: Accumulator, loop: Loop) -> list[tuple[str, TileValue]]:
+        """The components' names and first values; one that is added to another's total has no name."""
         guard = loop.guard.dims if loop.guard is not None else frozenset()
         shared = guard | (state.gauge.dims if state.gauge is not None else frozenset())
         rescaled = state.gauge is not None
@@ -279,7 +305,7 @@ class TritonKernelWriter:
         components = [self._initial(f"{state.name}_scale", shared - {loop.dim}, "max", single)] if rescaled else []
         for position, value in enumerate(state.values):
             if state.totals[position] != position:
-                components.append(TileValue("0.0"))
+                components.append(("", TileValue("0.0")))
                 continue
             name = f"{state.name}_{position}" if len(state.values) > 1 else state.name
             dtype = single if rescaled or value.dtype in ("float", "float16", "bfloat16") else value.dtype
@@ -287,10 +313,10 @@ class TritonKernelWriter:
             components.append(self._initial(name, (shared | value.dims) - {loop.dim}, monoid, dtype))
         return components
 
-    def _initial(self, name: str, dims, monoid: str, dtype: str) -> TileValue:
+    def _initial(self, name: str, dims, monoid: str, dtype: str) -> tuple[str, TileValue]:
         dims = self.tiles.sort(dims)
         text = f"tl.full({self.tiles.shape(dims)}, {identity(monoid, dtype)}, {TRITON.type_name(dtype)})"
-        return self.tiles.assign(name, TileValue(text, dims, dtype), self.tiles.outer)
+        return name, TileValue(text, dims, dtype)
 
     def _step(self, state: Accumulator, components: list[TileValue], loop: Loop, guard: TileValue | None) -> None:
         tiles, dim = self.tiles, loop.dim

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import linecache
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from math import inf
@@ -22,7 +22,15 @@ from ...egraph.terms.sizes import UnknownSize, resolve
 from ...egraph.terms.term import Tensor
 from ..analysis.contiguous_axes import runs_of
 from ..codegen.signature import Source
-from ..launch.split_loops import SplitKernel, enough_programs, program_count, split_to_run, wanted_chunks
+from ..launch.split_loops import (
+    MERGED,
+    SplitKernel,
+    enough_programs,
+    piece_count,
+    program_count,
+    split_to_run,
+    wanted_chunks,
+)
 from ..launch.triton_compat import (
     OPTIONS,
     Relaunch,
@@ -41,7 +49,7 @@ from ..plan.device import H200
 from ..plan.kernel_config import TritonConfig
 from ..plan.launch_facts import INTERPRETER, Facts, interpreter_wanted
 from ..plan.queries import map_name, reach, roots
-from ..plan.records import Kernel, Loop, Plan
+from ..plan.records import VARIES_BY_DISTANCE, Kernel, Loop, NotPlannable, Plan
 from ..plan.thresholds import MIN_ROWS_OF_A_PRODUCT
 from ..planning.mask_plans import class_plan, packed_mask_plan
 from ..source_folder import named_folder, write_source
@@ -304,7 +312,10 @@ class Launcher:
         return self._sources[kernel.name, facts]
 
     def config(self, kernel: Kernel, sizes: dict, device: torch.device) -> TritonConfig:
-        """The given or default configuration, with tiles no larger than the data needs."""
+        """The given or default configuration, with tiles no larger than the data needs; in pieces, the same for all
+        sizes."""
+        if self.plan.piece:
+            return self.configs.get(kernel.name) or default_for(self.whole(kernel), architecture(device))
         size = _size(kernel.rows.size, sizes) if kernel.rows else 0
         whole = self._whole.get(kernel.name, kernel)
         given = self.configs.get(kernel.name) or default_for(
@@ -328,8 +339,13 @@ class Launcher:
                 self._whole |= {found.first.name: kernel, found.last.name: kernel}
                 if kernel.name in self.configs:
                     self.configs[found.first.name] = self.configs[kernel.name]
-                self.configs.setdefault(found.last.name, replace(of_few_rows(*widest(found.last)), stages=1))
+                self.configs.setdefault(found.last.name, self._merging(found.last))
         return kernels, known
+
+    def _merging(self, last: Kernel) -> TritonConfig:
+        """The configuration of a kernel that merges states; in pieces, one after another, as a program of all does."""
+        config = of_few_rows(*widest(last))
+        return replace(config, loop_tile=1, stages=3) if self.plan.piece else replace(config, stages=1)
 
     def _parts(self, kernel: Kernel, sizes: dict, device: torch.device) -> tuple[SplitKernel | None, int]:
         """The kernel in parts and their number, where it has fewer programs than the device has room for."""
@@ -338,6 +354,8 @@ class Launcher:
             count = config.chunks or wanted_chunks(kernel, config, sizes, places, self.enough(kernel, sizes))
         except UnknownSize as error:
             raise LaunchError(str(error)) from error
+        if self.plan.piece and count > 1:
+            count = piece_count(kernel, self.plan.piece, sizes)
         found = split_to_run(kernel) if count > 1 else None
         return found, count
 
@@ -352,6 +370,8 @@ class Launcher:
 
     def _tilings(self, kernel: Kernel, config: TritonConfig, sizes: dict) -> dict[Loop, Tiling]:
         """The block maps that pay, by loop."""
+        if self.plan.piece:  # a map visits its partial tiles first
+            return {}
         found = [loop for loop in kernel.loops if loop.map is not None]
         known = tuple(sorted(sizes.items()))
         return {
@@ -369,23 +389,44 @@ class Launcher:
         Without checks it is the first launch to try, which nothing was compiled for.
         """
         first, given = self.config(kernel, sizes, device), kernel.name in self.configs
-        for config in (first, *(() if given else first.smaller())):
+        for config in (first, *(() if given else self._smaller(first))):
             launch = self._launch(kernel, config, values, sizes, device)
             if not checked or device.type != "cuda" or interprets(launch.function) or not launch.programs:
                 return launch
             with torch.cuda.device(device):
-                reason = _unsuited(launch.compiled(values), device, inf if given else launch.spilled)
+                allowed = inf if given or self.plan.piece else launch.spilled
+                reason = _unsuited(launch.compiled(values), device, allowed)
             if not reason:
                 return launch
         raise LaunchError(f"{kernel.name} {reason} with tiles {config}")
 
+    def _smaller(self, config: TritonConfig) -> Iterable[TritonConfig]:
+        """What to try where a default configuration does not fit; in pieces, with the same tiles."""
+        return (one for one in config.smaller() if not self.plan.piece or self._adds_as(one, config))
+
+    def _adds_as(self, one: TritonConfig, other: TritonConfig) -> bool:
+        """Whether kernels of two configurations are the same but for the loads that are under way."""
+        return replace(one, stages=0) == replace(other, stages=0)
+
+    def _in_pieces(self, kernel: Kernel, facts: Facts) -> Facts:
+        """The facts of a kernel that is read in pieces: one text for all lengths. A stored state is a piece."""
+        if not self.plan.piece:
+            return facts
+        if self.whole(kernel) is not kernel and kernel.name.endswith(MERGED):
+            return replace(facts, piece=1)
+        return replace(facts, even=frozenset(), piece=self.plan.piece)
+
     def _launch(self, kernel: Kernel, config: TritonConfig, values: dict, sizes: dict, device: torch.device) -> Launch:
         tilings = self._tilings(kernel, config, sizes)
         mapped = frozenset(map_name(kernel, loop) for loop in tilings)
-        source = self.source(kernel, replace(_facts(kernel, config, values, sizes, device), mapped=mapped))
+        facts = self._in_pieces(kernel, _facts(kernel, config, values, sizes, device))
+        source = self.source(kernel, replace(facts, mapped=mapped))
+        if self.plan.piece and source.may_run_again:
+            raise NotPlannable(VARIES_BY_DISTANCE)
         names = tuple(a.tensor for a in source.arguments if a.axis is None and a.size is None)
         options = {name: getattr(config, role) for name, role in source.tiles}
         options |= {"num_warps": config.warps, "num_stages": config.stages, **OPTIONS}
+        options |= {"enable_fp_fusion": False} if self.plan.piece else {}  # else a text's bits depend on what is around
         maps = tuple({(map_name(kernel, loop),): tiling for loop, tiling in tilings.items()}.items())
         spilled = MAX_SPILLED_REGISTERS * (1 + source.may_run_again)
         function, integers = load(source.text, source.function), _integers(source, values, sizes)

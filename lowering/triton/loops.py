@@ -170,6 +170,8 @@ class RangeWriter:
         part = self.loop.part
         if part is None:
             return begin, end
+        if self.tiles.facts.piece:
+            return self._piece_of(begin, end, step)
         count = end if begin == "0" else f"tl.maximum({end} - {begin}, 0)"
         count = count if step == "1" else f"tl.cdiv({count}, {step})"
         share = f"tl.cdiv({count}, {self.tiles.sizes[part]})"
@@ -179,11 +181,22 @@ class RangeWriter:
         begin = self._scalar("begin", ("" if begin == "0" else f"{begin} + ") + f"{self.tiles.starts[part]} * {share}")
         return begin, self._scalar("end", f"tl.maximum(tl.minimum({end}, {begin} + {share}), {begin})")
 
+    def _piece_of(self, begin: str, end: str, step: str) -> Piece:
+        """What of begin .. end is in the program's piece, which is counted from 0. step: of begin and end, or "1" where
+        they are numbers of tiles."""
+        length = str(self.tiles.facts.piece) if step != "1" else f"({self.tiles.facts.piece} // {self.block})"
+        first = self._scalar("piece", f"{self.tiles.starts[self.loop.part]} * {length}")
+        begin = self._scalar("begin", first if begin == "0" else f"tl.maximum({begin}, {first})")
+        return begin, self._scalar("end", f"tl.maximum(tl.minimum({end}, {first} + {length}), {begin})")
+
     # Several ranges: the loop's variable counts through pieces, in numbers of tiles
 
     def _listed(self) -> list[Segment]:
         pieces = [self._piece(r) for r in self.loop.ranges]
         visited = self._disjoint([run for run, _ in pieces])
+        if self.tiles.facts.piece:  # by rising number, whatever their classes are
+            visited = [self._piece_of(*run, "1") for run in visited] if self.loop.part else visited
+            return [self._counted("partial", visited, True)]
         full = self._disjoint([full for _, full in pieces if full is not None])
         segments = [self._counted("partial", self._outside(visited, full), True)]
         return segments + ([self._counted("full", full, False)] if full else [])
@@ -241,7 +254,7 @@ class RangeWriter:
                 moved = self._scalar("shift", f"{low} - {count}")
                 shift = f"tl.where({{n}} >= {count}, {moved}, {shift})"
             count = self._scalar(f"{name}_count", f"{count} + {high} - {low}" if position else f"{high} - {low}")
-        low, high = self._share("0", count, "1")
+        low, high = ("0", count) if self.tiles.facts.piece else self._share("0", count, "1")
         return Segment(low, high, "1", guarded, guarded and self.ragged, f"({{n}} + {shift}) * {self.block}")
 
     # A block map: the loop's variable counts through its list

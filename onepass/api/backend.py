@@ -68,7 +68,7 @@ class Backend:
         inputs = [n.name for n in gm.graph.nodes if n.op == "placeholder"]
         written = deepcopy(gm.graph) if any(map(changes_in_place, gm.graph.nodes)) else None
         separate: InputPairs = set()
-        publish(rewrite_module(gm, self.options, separate_inputs=separate), self.options.require)
+        publish(rewrite_module(gm, self.options, separate_inputs=separate), self.options.required)
         if self.options.inner == "eager":
             run = without_compiler(gm)
         else:

@@ -50,7 +50,7 @@ def explain(
         torch.compile(function, backend=recorder)(*inputs, **keywords)
     report = merged(recorder.reports)
     report = replace(report, breaks=breaks_of(function, report.graphs, report.breaks, reasons))
-    hold(report, recorder.options.require)
+    hold(report, recorder.options.required)
     return report
 
 

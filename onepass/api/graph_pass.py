@@ -52,7 +52,7 @@ class GraphPass(CustomGraphPass):
     def __call__(self, graph: fx.Graph) -> None:
         from ..graph_passes.pipeline import Rewriting, Stage, run_stage
 
-        publish(with_break(self._rewrite(graph), graph.owning_module), self.options.require)
+        publish(with_break(self._rewrite(graph), graph.owning_module), self.options.required)
         run_stage(Stage.INDUCTOR, graph, Rewriting(self.options))
         if self.then is not None:
             self.then(graph)

@@ -27,6 +27,7 @@ from ..errors import ProgramError
 from ..graph.program import Atom, Program
 from ..lowering.analysis.dim_roles import product_sides
 from ..lowering.analysis.product_terms import matrix_products
+from ..lowering.cost.invariant_plans import described
 from ..lowering.executors import GLUON, TRITON, kernel_missing, runs_kernels
 from ..lowering.masks.loop_ranges import without_clamps
 from ..lowering.plan.records import Kernel, NotPlannable, Plan
@@ -175,7 +176,7 @@ def _search(key: str, program: Program, options: Options, strides, hints) -> Fus
     started = time.perf_counter()
     captured = translate(program)
     capture = time.perf_counter() - started
-    found = optimize_all(captured.results, rules=options.rules)
+    found = optimize_all(captured.results, rules=options.rules, invariant=options.invariant)
     seconds = ", ".join(f"{name} {took:.3f} s" for name, took in {"capture": capture, **found.seconds}.items())
     log.debug("onepass: searched at %s: %s", ", ".join(_places(program)), seconds)
     require_kernels(found.plan, program, options, hints)
@@ -215,7 +216,7 @@ def _restore(key: str, program: Program, options: Options, strides) -> Fused | N
     try:
         names = _names_of(body["names"], program)
         captured = translate(canonical(program, names))
-        found = Optimized.from_data(body, captured.results, options.ordinary_rules)
+        found = Optimized.from_data(body, captured.results, options.ordinary_rules, options.invariant)
         said = f"found on disk, no search{_whose_names(program, names)}"
         report = _report(key, program, options, found, body, said)
         return _fused(report, program, options, strides, names, captured, found)
@@ -264,6 +265,7 @@ def _report(key: str, program: Program, options: Options, found: Optimized, body
         shape_reasons=found.plan.shape_reasons,
         plan_check=found.plan.read_back,
         deterministic=found.plan.deterministic,
+        invariant=described(found.plan.piece) if found.plan.piece else "",
         notes=(
             *(UNPROVED.format(name) for name in ledger.unproved(ALL)),
             *((SEEDED,) if program.draws else ()),

@@ -28,7 +28,7 @@ from ..lowering.plan.device import H200
 from ..lowering.plan.records import NotPlannable, Store
 from ..rules import ADDED, ALL, PHASES
 from .assumptions import simplifying
-from .optimized import Optimized, planned
+from .optimized import Optimized, plan_of, planned
 
 log = logging.getLogger(__name__)
 KEPT_AS_DATA = "kept as data, as NaN is told from numbers"
@@ -46,8 +46,11 @@ def optimize_all(
     limits: SearchLimits | None = None,
     phases: Mapping[str, Sequence[Rule]] | None = None,
     target: Target = TARGET,
+    invariant: bool = False,
 ) -> Optimized:
     """The cheapest certified forms of all results, in one plan; `rules` are the user's, `phases` replaces ours.
+
+    invariant: the plan is one of lowering/cost/invariant_plans.py.
 
     Of our laws only those are used that the ledger calls proved as they stand.
     Raises NotPlannable, or EngineError if the search fails.
@@ -69,7 +72,8 @@ def optimize_all(
     statistics = {**found.statistics, "certificate seconds": ended - started}
     statistics |= {"declined": given.declined} if given.declined else {}
     statistics |= {} if set(ledger.proved(ADDED)) <= {*laws} else {"added masks": KEPT_AS_DATA}
-    best = planned(results, captured, derivations, statistics, (found.passes_before, found.passes_after))
+    plan_made = plan_of(results, derivations, invariant)
+    best = planned(captured, derivations, plan_made, statistics, (found.passes_before, found.passes_after))
     plan = time.perf_counter() - ended
     return replace(best, seconds={"search": started - began, "certificate": ended - started, "plan": plan})
 

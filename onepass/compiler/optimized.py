@@ -14,6 +14,7 @@ from ..egraph.derivation import ledger
 from ..egraph.derivation.certificate import Derivation, check
 from ..egraph.rewrite.rule import Rule
 from ..egraph.terms.term import Term, TermError
+from ..lowering.cost.invariant_plans import invariant_plan
 from ..lowering.executors import triton_missing
 from ..lowering.plan.records import Plan, Store
 from ..lowering.planning.planner import plan_stores
@@ -59,8 +60,10 @@ class Optimized:
         }
 
     @classmethod
-    def from_data(cls, data: Mapping, results: Sequence[Store], rules: Sequence[Rule]) -> Optimized:
-        """What `to_data` wrote for these results under these rules, whoever wrote it.
+    def from_data(
+        cls, data: Mapping, results: Sequence[Store], rules: Sequence[Rule], invariant: bool = False
+    ) -> Optimized:
+        """What `to_data` wrote for these results under these rules, whoever wrote it. invariant: as for optimize_all.
 
         Raises TermError for a derivation that does not start at its result's term or has a step that no rule allows,
         ValueError, TypeError, KeyError or IndexError for other data, NotPlannable where the form has no plan.
@@ -73,25 +76,31 @@ class Optimized:
         places = zip(derivations, map(_count, data["normal"]), strict=True)
         captured = tuple(_chain(derivation)[place] for derivation, place in places)
         before, after = map(_count, data["passes"])
-        return planned(results, captured, derivations, _statistics(data["statistics"]), (before, after))
+        plan = plan_of(results, derivations, invariant)
+        return planned(captured, derivations, plan, _statistics(data["statistics"]), (before, after))
 
 
 def planned(
-    results: Sequence[Store],
     captured: tuple[Term, ...],
     derivations: tuple[Derivation, ...],
+    plan: Plan,
     statistics: dict,
     passes: tuple[int, int],
 ) -> Optimized:
-    """The record of checked derivations from the results' terms, with the plan of what they lead to, read back.
-
-    Raises NotPlannable.
-    """
+    """The record of checked derivations with the plan of what they lead to."""
     terms = tuple(derivation.goal for derivation in derivations)
-    fired = tuple(dict.fromkeys(rule for derivation in derivations for rule in derivation.rules))
-    stores = [replace(result, term=term) for result, term in zip(results, terms, strict=True)]
-    plan = checked(_plan(stores, fired, [result.term for result in results]), stores)
-    return Optimized(captured, terms, plan, fired, statistics, *passes, derivations)
+    return Optimized(captured, terms, plan, _fired(derivations), statistics, *passes, derivations)
+
+
+def plan_of(results: Sequence[Store], derivations: Sequence[Derivation], invariant: bool) -> Plan:
+    """The plan of what derivations from the results' terms lead to, read back. Raises NotPlannable."""
+    stores = [replace(result, term=d.goal) for result, d in zip(results, derivations, strict=True)]
+    references = [result.term for result in results]
+    return checked((invariant_plan if invariant else _plan)(stores, _fired(derivations), references), stores)
+
+
+def _fired(derivations: Sequence[Derivation]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(rule for derivation in derivations for rule in derivation.rules))
 
 
 def _plan(stores: Sequence[Store], fired: Sequence[str], references: Sequence[Term]) -> Plan:

@@ -29,7 +29,8 @@ CHOICES = {
     "verify": ("nothing", "kernel"),
 }
 
-CARRIED = ("strict", "executor", "libraries", "deterministic", "verify")  # in a compiled graph, beside rules
+CARRIED = ("strict", "executor", "libraries", "deterministic", "invariant", "verify")  # in a graph, beside rules
+IMPLIED_BY_INVARIANT = {"strict": True, "deterministic": True, "libraries": False}  # nobody else runs a region
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class Options:
     kernels compute what stands in front of their inputs: where that is estimated to pay, always, or never.
     `require`: "all" raises NotFused where a region that was found is not fused, or where none was found.
     `deterministic`: each call gives the same bits, as where torch.use_deterministic_algorithms(True) holds at the call.
+    `invariant`: the bits of a row of a result depend on that row's query and keys alone, not on the batch, on how
+    queries are cut in chunks, or on the run. It implies `strict`, `deterministic` and no `libraries`.
     `verify`: "kernel" holds the text of each kernel against its terms, over exact numbers, before it runs.
     """
 
@@ -51,6 +54,7 @@ class Options:
     libraries: bool = True
     fuse_loads: str = "auto"
     deterministic: bool = False
+    invariant: bool = False
     require: str = "nothing"
     verify: str = "nothing"
     inner_options: Mapping[str, object] = field(default_factory=dict)
@@ -58,13 +62,22 @@ class Options:
     def __post_init__(self):
         object.__setattr__(self, "rules", _rules(self.rules))
         _refuse_equal_names(self.rules)
-        for name in ("strict", "libraries", "deterministic"):
+        for name in ("strict", "libraries", "deterministic", "invariant"):
             if not isinstance(getattr(self, name), bool):
                 raise OptionError(f"{name} is True or False, not {getattr(self, name)!r}")
+        for name, value in IMPLIED_BY_INVARIANT.items() if self.invariant else ():
+            object.__setattr__(self, name, value)
         for name, allowed in CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise OptionError(f"{name} is one of {', '.join(allowed)}, not {getattr(self, name)!r}")
+        if self.invariant and self.executor == "gluon":
+            raise OptionError("invariant has no form in gluon: write executor='triton', or leave it out")
         _refuse_unread(self.inner, self.inner_options)
+
+    @property
+    def required(self) -> str:
+        """What a report is held to: `require`, and of an invariant result that what was found is fused."""
+        return "found" if self.invariant and self.require == "nothing" else self.require
 
     @classmethod
     def read(cls, given: Mapping | None) -> Options:

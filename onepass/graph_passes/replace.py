@@ -42,6 +42,7 @@ from .region_gradients import derivative_reports, gradients_needed, in_forward_m
 from .specialize_sizes import specialize_widths
 
 REFUSALS = (Refusal, NotPlannable, ProgramError, UnknownSize)
+NOT_IN_TRAINING = "an invariant result has no gradients: those of keys are sums over queries"
 MAX_LENGTH_OF_A_FAILURE = 300  # characters
 log = logging.getLogger(__name__)
 keep_usable(convert_frame.compile_lock)  # Dynamo holds it while anything is compiled.
@@ -175,7 +176,8 @@ class Replacement:
         if mode != "auto":
             return _fused(region, context(mode))
         if not any(gradients_needed(region, self._records)):
-            wide, answer = _fused(region, context(mode))
+            # What pays depends on sizes, and what a kernel computes itself may have other bits than Inductor's.
+            wide, answer = _fused(region, context("always" if self.rewriting.options.invariant else mode))
             if not any(gradients_needed(wide, self._records)):
                 return wide, answer
         if refusal_to_move(narrow := without_views(region, self.survey), self.survey) is None:
@@ -188,6 +190,8 @@ class Replacement:
     def _with_derivatives(self, region: Region, answer: Fused) -> Fused:
         """The plan with what its report says of derivatives. Raises Refusal where Inductor is to compile the region."""
         report, needed = answer.report, gradients_needed(region, self._records)
+        if any(needed) and self.rewriting.options.invariant:
+            raise Refusal(NOT_IN_TRAINING, where_of(region.anchor), "invariant")
         if any(needed):
             said = in_training(region, answer, needed, self.rewriting.options, size_hints(region))
             report = replace(report, backward=said)

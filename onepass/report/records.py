@@ -154,6 +154,7 @@ class RegionReport:
     plan_passes: the planning passes that changed something. shape_reasons: each kernel's rows, and why these.
     plan_check: how the plan was read back and compared with the extracted terms.
     deterministic: whether the plan adds in a fixed order; the backward's line says it of its own plan.
+    invariant: what is fixed so that bits of a row depend on that row alone; empty where nothing is.
     gradients, tangents: of what was derived, where `explain` is asked for it.
     lines: the user's lines of the operations, in order. layers: paths of the modules that have the region.
     data: what its page is computed from; no part of the text or of JSON.
@@ -187,6 +188,7 @@ class RegionReport:
     forward_mode: str = ""
     forward_mode_ran: str = ""
     deterministic: bool = False
+    invariant: str = ""
     gradients: DerivativeReport | None = None
     tangents: DerivativeReport | None = None
     lines: tuple[str, ...] = ()

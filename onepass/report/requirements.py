@@ -1,4 +1,4 @@
-"""The option require: whether a report says that everything found was fused, and what to do about the rest.
+"""The options require and invariant: whether a report says that all that was found was fused, and what to do else.
 
 A sentence for each kind of refusal says what to change. Example: for "autocast", enter it around the compiled call.
 """
@@ -15,14 +15,16 @@ from .text import way_out
 def hold(report: Report, require: str, *, part: bool = False) -> None:
     """Raises NotFused, with each reason, place and way out, if the report does not have what is required.
 
+    require: "nothing", "found" (what was found is fused, as an invariant result needs) or "all" (and something is).
     part: the report is of a part of a function, and another part may have the regions.
     """
     lines = [*_left_lines(report)]
-    if require != "all" or (not lines and (report.fused or part)):
+    if require == "nothing" or (not lines and (require == "found" or report.fused or part)):
         return
     if not lines:
         lines = [*_nothing_lines(report)]
-    head = f'require="all" does not hold: {report.fused} fused, {report.left} not'
+    name = "invariant=True" if require == "found" else 'require="all"'
+    head = f"{name} does not hold: {report.fused} fused, {report.left} not"
     last = "without this option, what is not fused runs as written"
     raise NotFused("\n".join((head, *lines, last)))
 

@@ -26,6 +26,7 @@ WAYS_OUT = {  # kind of a refusal: what to change; where the reason itself says 
     "dtype": "compute it in a floating dtype",
     "higher-order": "call it outside of that operation, or in a checkpoint",
     "in-place": "write the change as a new value: y = y + x, or torch.where",
+    "invariant": "call it under torch.no_grad(), or leave the option invariant out",
     "no product before": "compute the scores by a product of two inputs, in the same graph",
     "no_grad": "compute the region and what reads it in one grad mode",
     "opaque": "write the call out: products, a softmax, a product",
@@ -128,6 +129,8 @@ def region_lines(region: RegionReport) -> Iterator[str]:
     yield f"runs by     {runner(region)}"
     if region.deterministic:
         yield "repeats     the plan is deterministic: its sums are in a fixed order"
+    if region.invariant:
+        yield f"invariant   {region.invariant}"
     yield from _labelled("backward", region.backward)
     if region.backward_ran:
         yield f"runs by     {region.backward_ran} (backward)"

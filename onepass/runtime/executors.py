@@ -35,7 +35,7 @@ class NotTuned(OnepassError):
 def preference(option: str, plan: Plan, device: torch.device) -> tuple[str, ...]:
     """The executors to try on a device, best first. `option` is the user's choice of an executor."""
     names = plan_executors.order(option, plan, device)
-    return names if TILED.name in names else (*names, LAST.get(device.type, TILED.name))
+    return names if TILED.name in names or plan.piece else (*names, LAST.get(device.type, TILED.name))
 
 
 def by_measurement(names: tuple[str, ...], found: Fused, sizes: Mapping[str, int]) -> dict[str, str]:

@@ -30,6 +30,7 @@ from .region_call import RegionCall, Tensors, call_of, unfit
 MAX_UNDECIDED_COMPARISONS = 8  # after which a kernel counts as wrong
 MAX_SHORT_OF_MEMORY = 8  # attempts in a row, after which an executor that lacks memory counts as failed
 MAX_KINDS_OF_CALLS = 1024  # that are kept ready; generating more tokens than that prepares calls again
+NOT_INVARIANT = "no executor gives an invariant result, and the original calls have other bits"
 log = logging.getLogger(__name__)
 
 
@@ -44,6 +45,7 @@ class Runner:
         self.found = found
         self.broken: set[str] = set()
         self.ran = ""
+        self.declined: list[str] = []  # why executors have no kernel
         self.orders: dict[torch.device, tuple[str, ...]] = {}
         self.ready: dict[tuple, tuple[str, executors.Run]] = {}
         kept = Measured.read(found.key)
@@ -104,7 +106,9 @@ class Runner:
         return call_of(self.found, tensors, numbers)
 
     def _by_original_calls(self, kind: tuple, tensors: Tensors, call: RegionCall) -> list[torch.Tensor]:
-        """The last resort, from now on for calls of this kind."""
+        """The last resort, from now on for calls of this kind. Raises ExecutorError where it may have other bits."""
+        if self.found.options.invariant and not unfit(self.found, call):
+            raise ExecutorError(f"{NOT_INVARIANT}: {'; '.join(self.declined) or 'none has run'}")
         run = executors.original(self.found, tensors, call)
         results = run(tensors)
         self._keep(kind, executors.ORIGINAL, run)
@@ -203,7 +207,8 @@ class Runner:
     def _declines(self, name: str, reason: NotPlannable) -> None:
         """An executor that has no kernel for the plan is no failure, but is not asked again."""
         self.broken.add(name)
-        records.note(self.found.report.key, f"executor {name} has no kernel for it: {reason}")
+        self.declined.append(said := f"executor {name} has no kernel for it: {reason}")
+        records.note(self.found.report.key, said)
 
     def _fails(self, name: str, error: Exception) -> None:
         """An executor that failed is used no more in this process; if strict, its error goes to the caller.
@@ -228,14 +233,17 @@ class Runner:
 
     def order(self, device: torch.device, call: RegionCall) -> dict[str, tuple[str, executors.Prepare]]:
         """Who runs a call of the plan, best first: (its name in the report, what prepares it); what was tuned leads."""
-        if why := unfit(self.found, call) or self._stores_too_much(call):
+        why = unfit(self.found, call) or self._stores_too_much(call)
+        if why and self.found.options.invariant and not unfit(self.found, call):
+            raise ExecutorError(f"{NOT_INVARIANT}: {why}")
+        if why:
             records.note(self.found.report.key, f"{executors.ORIGINAL} run at some sizes: {why}")
             return {executors.ORIGINAL: (executors.ORIGINAL, executors.original)}
         said = executors.by_measurement(self.preference(device), self.found, call.sizes)
         order = {name: (who, executors.EXECUTORS[name]) for name, who in said.items()}
         settings = self.tuned.get(library_choice.size_class(device, call.sizes)) if self.tuned else None
-        if settings is None or self.found.options.executor != "auto" or device.type != "cuda":
-            return order
+        if settings is None or self.found.options.executor != "auto" or device.type != "cuda" or call.deterministic:
+            return order  # what was tuned was chosen by timing, as rivals are
         tuned = f"tuned: {', '.join(f'{name} {value}' for name, value in sorted(settings.items()))}"
         return {tuned: (tuned, executors.tuned(settings)), **order}
 
@@ -282,7 +290,7 @@ class Runner:
         unclear = bool(wrong) and all(undecided(r, e, tensors) for r, e, _ in wrong)
         if unclear and self.undecided[kind] < MAX_UNDECIDED_COMPARISONS:
             self.undecided[kind] += 1  # the next call may tell
-            return expected, False
+            return results if self.found.options.invariant else expected, False
         if wrong:
             raise ExecutorError(f"the kernel's result differs from the tiled executor's: {wrong[0][-1]}")
         self.validated.add(kind)
@@ -303,7 +311,9 @@ class Runner:
         return [(*pair, reason) for pair, reason in zip(pairs, reasons, strict=True) if reason]
 
     def _unvalidated(self, tensors: Tensors, call: RegionCall) -> list[torch.Tensor]:
-        """The results where no kernel may run yet."""
+        """The results where no kernel may run yet. Raises ExecutorError where the original calls have other bits."""
+        if self.found.options.invariant:
+            raise ExecutorError(f"{NOT_INVARIANT}: call it once before a capture, so that its kernel is checked")
         return executors.original(self.found, tensors, call)(tensors)
 
     def _expected(self, tensors: Tensors, call: RegionCall) -> list[torch.Tensor]:

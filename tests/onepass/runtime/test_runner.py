@@ -96,6 +96,18 @@ def test_nothing_is_chosen_by_measurement(monkeypatch, torchs_mode):
     torch.testing.assert_close(results[0], exact, check_dtype=False, rtol=1e-4, atol=1e-5)
 
 
+def test_settings_that_were_tuned_are_a_choice_by_timing_too(monkeypatch):
+    with operator.recorded() as calls:
+        torch.compile(attention, backend="onepass", options={"inner": "eager"})(*[torch.randn(2, 40, 16)] * 3)
+    ((text, (tensors, numbers)),) = calls.items()
+    known, device = runner.Runner(operator.compiled_region.read(text)), torch.device("cuda")
+    known.tuned, known.orders[device] = {"any": {"row_tile": 64}}, ("triton",)
+    monkeypatch.setattr(library_choice, "size_class", lambda *_: "any")
+    call = known._call(tensors, numbers)
+    assert [*known.order(device, call)] == ["tuned: row_tile 64", "triton"]
+    assert [*known.order(device, replace(call, deterministic=True))] == ["triton"]
+
+
 class Adding(type(TILED)):
     """An executor whose kernels add in an order that is not fixed, asked or not."""
 
