@@ -268,7 +268,8 @@ class JoinedPlanLauncher(GluonLauncher):
         # Programs that wait for each other have to be on the device together, unless items are taken in their order.
         together = config.in_order and config.persistent
         options = {"num_warps": 4, **OPTIONS} | ({"launch_cooperative_grid": True} if together else {})
-        return GluonLaunch(load(source.text, source.function), call.programs, windows, arguments, maps, options)
+        function = load(source.text, source.function)
+        return GluonLaunch(function, call.programs, windows, arguments, maps, options, source)
 
 
 @dataclass(frozen=True)

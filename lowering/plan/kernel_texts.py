@@ -5,19 +5,26 @@ Example: of a kernel whose loops are split over programs there are two launches,
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 
 import torch
 
 from .records import Kernel
 
+CopyMap = tuple[str, tuple[int, ...], tuple[int, ...], tuple[int, ...], int]  # tensor, shape, strides, box, item's bytes
 Written = tuple[str, str, tuple[int, ...], tuple[int, ...], bool]  # name, dtype, shape, strides, starts as zeros
 
 
 @dataclass(frozen=True)
 class LaunchText:
-    """One launch: which tensor each pointer is, the integers of the call, and the constants of the text."""
+    """One launch: which tensor each pointer is, the integers of the call, and the constants of the text.
+
+    maps: tensor maps by parameter. libraries: texts of the functions that the text imports.
+    """
 
     text: str
     function: str
@@ -25,6 +32,8 @@ class LaunchText:
     pointers: Mapping[str, str]
     integers: Mapping[str, int]
     constants: Mapping[str, int]
+    maps: Mapping[str, CopyMap] = field(default_factory=dict)
+    libraries: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -37,3 +46,13 @@ class KernelTexts:
     made: tuple[Written, ...]
     sizes: Mapping[str, int]
     inputs: Mapping[str, torch.Tensor] = field(default_factory=dict)
+
+
+def imported(text: str) -> tuple[str, ...]:
+    """The texts of the modules of lowering that a kernel's text imports."""
+    return tuple(map(_module, re.findall(r"^from onepass\.lowering\.(\S+) import", text, re.MULTILINE)))
+
+
+@cache
+def _module(name: str) -> str:
+    return Path(__file__).parents[1].joinpath(*name.split(".")).with_suffix(".py").read_text(encoding="utf-8")

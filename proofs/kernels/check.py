@@ -16,6 +16,8 @@ from ...egraph.terms.sizes import resolve
 from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import all_dims, subterms
 from . import numbers as exact
+from .gluon_interpreter import GluonInterpreter, run_gluon
+from .gluon_language import CopyWindow
 from .interpreter import MOST_ROUNDS, Interpreter
 from .memory import Buffer, KernelFault, Pointer, WrittenTensor
 from .numbers import Numbers, Value
@@ -28,7 +30,9 @@ SHOWN = 3  # elements that a message names
 class Call:
     """One launch of a text: which tensor each pointer is, and the values of the other parameters.
 
-    It has the fields of lowering's LaunchText, and is a record of its own: the check imports nothing of what it checks.
+    maps: tensor maps by parameter: a tensor, its shape and strides, the box, and the bytes of an element. libraries:
+    texts of functions that the text imports. It has the fields of lowering's LaunchText, and is a record of its own:
+    the check imports nothing of what it checks.
     """
 
     text: str
@@ -37,6 +41,13 @@ class Call:
     pointers: Mapping[str, str]
     integers: Mapping[str, int]
     constants: Mapping[str, int]
+    maps: Mapping[str, tuple] = field(default_factory=dict)
+    libraries: tuple[str, ...] = ()
+
+    @property
+    def is_gluon(self) -> bool:
+        """Whether groups of warps wait for one another."""
+        return "gl.warp_specialize(" in self.text
 
 
 @dataclass(frozen=True)
@@ -89,10 +100,20 @@ def run(checked: KernelCheck, most_rounds: int = MOST_ROUNDS) -> dict[str, Buffe
         }
         width = lambda n: np.int32 if abs(n) < 2**31 else np.int64
         arguments |= {name: np.array([n], width(n)) for name, n in call.integers.items()}
-        programs = call.programs if checked.programs is None else np.array(checked.programs)
-        interpreter = Interpreter(call.text, programs, most_rounds, checked.literals)
-        interpreter.call(call.function, arguments | dict(call.constants))
+        arguments |= {name: CopyWindow(buffers[tensor], *rest) for name, (tensor, *rest) in call.maps.items()}
+        _run(call, arguments | dict(call.constants), checked, most_rounds)
     return buffers
+
+
+def _run(call: Call, arguments: Mapping[str, object], checked: KernelCheck, most_rounds: int) -> None:
+    """Runs one launch."""
+    some = np.arange(call.programs) if checked.programs is None else np.array(checked.programs)
+    if call.is_gluon:
+        kernel = GluonInterpreter(call.text, call.programs, most_rounds, checked.literals, call.libraries)
+        run_gluon(kernel, [int(n) for n in some], call.function, arguments)
+    else:
+        interpreter = Interpreter(call.text, some, most_rounds, checked.literals, call.libraries)
+        interpreter.call(call.function, arguments)
 
 
 class Reference:
