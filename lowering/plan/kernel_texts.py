@@ -13,7 +13,8 @@ from pathlib import Path
 
 import torch
 
-from .records import Kernel
+from ...egraph.terms.term import Tensor
+from .records import Kernel, Store
 
 CopyMap = tuple[str, tuple[int, ...], tuple[int, ...], tuple[int, ...], int]  # tensor, shape, strides, box, item's bytes
 Written = tuple[str, str, tuple[int, ...], tuple[int, ...], bool]  # name, dtype, shape, strides, starts as zeros
@@ -39,13 +40,29 @@ class LaunchText:
 @dataclass(frozen=True)
 class KernelTexts:
     """What runs for one kernel of a plan. made: what its launches write. inputs: the plan's tensors that it reads, and
-    tables of tiles."""
+    tables of tiles. finish: the kernel that makes results of what this one adds up, and runs with it."""
 
     kernel: Kernel
     calls: tuple[LaunchText, ...]
     made: tuple[Written, ...]
     sizes: Mapping[str, int]
     inputs: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    finish: Kernel | None = None
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """The kernels of the plan that run."""
+        return (self.kernel,) if self.finish is None else (self.kernel, self.finish)
+
+    @property
+    def stores(self) -> tuple[Store, ...]:
+        """All that they store."""
+        return tuple(store for kernel in self.kernels for store in kernel.stores)
+
+    @property
+    def reads(self) -> tuple[Tensor, ...]:
+        """The tensors of the plan that they read."""
+        return tuple(dict.fromkeys(tensor for kernel in self.kernels for tensor in kernel.inputs))
 
 
 def imported(text: str) -> tuple[str, ...]:

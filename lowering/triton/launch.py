@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from math import inf
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 
@@ -57,6 +57,7 @@ MIN_REACH = 256  # elements of a dim from a tile's start that an offset is taken
 Made = tuple[str, tuple[int, ...], tuple[int, ...], torch.dtype]  # name, shape, strides, dtype
 META = torch.device("meta")  # of tensors without memory
 CLASSED = 16384  # elements of a guard that one program tests to class tiles
+T = TypeVar("T")
 
 
 class LaunchError(ValueError):
@@ -241,6 +242,10 @@ class Launcher:
         seen = _as_stored(kernels, {**values, **_without_memory(made)}, sizes)
         launches = tuple(self._prepare(k, seen, sizes, device) for k in kernels)
         return PreparedLaunches(tuple(kernels), sizes, tuple(made), launches, device, seen)
+
+    def by_best_form(self, run: Callable[[Launcher], T]) -> T:
+        """What is given by the form of the plan that would run: here there is one."""
+        return run(self)
 
     def whole(self, kernel: Kernel) -> Kernel:
         """The kernel of the plan that a kernel is a part of."""

@@ -24,7 +24,11 @@ def launch_texts(
     strides: dict[str, tuple[int, ...]] | None = None,
 ) -> list[KernelTexts]:
     """The launches for tensors like these, by kernel of the plan, in order. strides: of outputs."""
-    ready = launcher.prepared(tensors, sizes, strides or {})
+    return launcher.by_best_form(lambda form: _texts_of(form, tensors, sizes, strides or {}))
+
+
+def _texts_of(launcher: Launcher, tensors: dict[str, torch.Tensor], sizes: dict, strides: dict) -> list[KernelTexts]:
+    ready = launcher.prepared(tensors, sizes, strides)
     found: dict[str, list[int]] = {}
     for number, kernel in enumerate(ready.kernels):
         found.setdefault(launcher.whole(kernel).name, []).append(number)
@@ -43,7 +47,9 @@ def _texts(launcher: Launcher, ready: PreparedLaunches, numbers: list[int]) -> K
         made += [_written(ready, name, name in kernel.zeroed) for name in names]
         made += [_slots(each) for each in launch.sums]
         calls += [launch.as_text(ready.seen), *(_slot_call(each, ready) for each in launch.sums)]
-    return KernelTexts(launcher.whole(ready.kernels[numbers[0]]), tuple(calls), tuple(made), ready.sizes, inputs)
+    own = launcher.whole(ready.kernels[numbers[0]])
+    finish = next((k for n in numbers if (k := ready.kernels[n]) in launcher.plan.kernels and k != own), None)
+    return KernelTexts(own, tuple(calls), tuple(made), ready.sizes, inputs, finish)
 
 
 def _written(ready: PreparedLaunches, name: str, zero: bool) -> Written:

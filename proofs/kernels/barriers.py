@@ -106,3 +106,16 @@ class NumberedBarrier:
             self.released[phase] = self.arrived
             self.threads, self.phases, self.arrived = 0, phase + 1, (0, 0)
         return phase
+
+
+@dataclass
+class Counter:
+    """An integer in memory by which programs wait for one another."""
+
+    value: int = 0
+    released: tuple[int, int] = (0, 0)
+
+    def signal(self, warps: Warps) -> None:
+        """One more program is that far."""
+        self.value += 1
+        self.released = self.released[0] | warps.known, self.released[1] | warps.fenced

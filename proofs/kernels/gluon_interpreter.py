@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 from . import numbers as exact
-from .barriers import Barrier, NumberedBarrier, Waiting
-from .gluon_language import DEVICE_FUNCTIONS, GLUON_FUNCTIONS, LAYOUT, CopyWindow, extent, whole
+from .barriers import Barrier, Counter, NumberedBarrier, Waiting
+from .gluon_language import DEVICE_FUNCTIONS, GLUON_FUNCTIONS, LAYOUT, CopyWindow, extent, places_of_registers, whole
 from .interpreter import MOST_ROUNDS, Interpreter, Steps, written
 from .language import Type, binary, is_plain, rearranged
-from .memory import KernelFault, Pointer
+from .memory import Buffer, KernelFault, Pointer
 from .numbers import Numbers
-from .shared_memory import InFlight, SharedBuffer, SharedView, Warps
+from .shared_memory import InFlight, SharedBuffer, SharedMemory, SharedView, Warps
 from .warp_schedule import Partition, Program, run
 
 LAYOUTS = "NVMMADistributedLayout NVMMASharedLayout SliceLayout DotOperandLayout BlockedLayout MBarrierLayout".split()
@@ -43,6 +43,10 @@ class GluonInterpreter(Interpreter):
         self.count = count
         self.constants = dict(self._named())
         self.program, self.warps = Program(0), Warps("the first warps")
+        # Where programs wait for one another: what all of them access, sums by tensor, and counters by place.
+        self.together = SharedMemory() if "wait_for_programs(" in text else None
+        self.sums: dict[Buffer, SharedBuffer] = {}
+        self.counters: dict[tuple[Buffer, int], Counter] = {}
 
     def _named(self) -> Iterator[tuple[str, ast.expr]]:
         """Names outside functions, with what they stand for."""
@@ -57,9 +61,17 @@ class GluonInterpreter(Interpreter):
         """A program, whose first warps have yet to begin."""
         found = copy(self)
         found.programs = np.array([number])
-        found.program, found.warps = Program(number), Warps("the first warps")
+        found.program = Program(number, memory=self.together or SharedMemory())
+        found.warps = Warps(f"the first warps of program {number}")
         found.program.partitions.append(Partition(found.warps, found.steps(function, arguments)))
         return found.program
+
+    def _unused(self, node: Any) -> Any:
+        """The value of an operand of a product or of a wait, which may be under way."""
+        if isinstance(node, ast.Tuple):
+            return tuple(self._unused(part) for part in node.elts)
+        known = self.names.get(node.id) if isinstance(node, ast.Name) else None
+        return self.value(node) if known is None else known
 
     # Statements
 
@@ -94,6 +106,8 @@ class GluonInterpreter(Interpreter):
         elif function in EFFECTS:
             args, named = self._arguments(node)
             yield from EFFECTS[function](self, *args, **named) or ()
+        elif function in DEVICE_FUNCTIONS or function in CALLS:
+            self.value(node)
         else:
             yield from super()._effect(node)
 
@@ -104,7 +118,8 @@ class GluonInterpreter(Interpreter):
 
     def _name(self, name: str):
         if name in self.names:
-            return self.names[name]
+            found = self.names[name]
+            return found.use() if isinstance(found, InFlight) else found
         if name in self.constants:
             return self.value(self.constants[name])
         return super()._name(name)
@@ -141,14 +156,17 @@ class GluonInterpreter(Interpreter):
         if function == "float":
             return float(node.args[0].value)
         name = function.rpartition(".")[2]
-        if name in LAYOUTS or "get_default_for" in function:
+        if name in (*LAYOUTS, "pointer_type") or "get_default_for" in function:
             return LAYOUT
+        if function in PRODUCTS:
+            args = [self._unused(a) for a in node.args]
+            return PRODUCTS[function](self, *args, **{k.arg: self._unused(k.value) for k in node.keywords})
         args, named = self._arguments(node)
         if function in CALLS:
             return CALLS[function](self, *args, **named)
         if function in self.functions:
             return DEVICE_FUNCTIONS[name](*args) if name in DEVICE_FUNCTIONS else self._inlined(function, args)
-        if function.startswith(("gl.", "tl.")):
+        if function in (f"gl.{name}", f"tl.{name}"):
             if name not in GLUON_FUNCTIONS:
                 raise KernelFault(f"no meaning for {function}")
             return GLUON_FUNCTIONS[name](*args, **named)
@@ -158,6 +176,8 @@ class GluonInterpreter(Interpreter):
 
     def _method(self, value: Any, name: str, args: list, named: dict):
         """What is called of a value: of a tile, of shared memory, or of barriers."""
+        if name == "to" and isinstance(value, Pointer):
+            return value  # the same place as a pointer to another type
         if name == "to":
             return GLUON_FUNCTIONS["cast"](value, *args)
         if isinstance(value, list) and name == "index":
@@ -231,42 +251,40 @@ class GluonInterpreter(Interpreter):
     # Products
 
     def _product(self, a: Any, b: SharedView, acc: Any, use_acc: bool = True, is_async: bool = False) -> InFlight:
-        begun = acc.value if isinstance(acc, InFlight) else acc
         number = self.program.memory.access(f"a product by {self.warps.name}")
-        factors = []
-        for side in (a, b):
-            if isinstance(side, SharedView):
-                factors.append(rearranged(self._operand(side, number), lambda part: part[None]))
-            else:
-                factors.append(exact.numbers(side))
+        product = self.program.memory.products[number] = InFlight(exact.literal(0.0), number)
+        factors = [self._factor(side, product) for side in (a, b)]
         found = exact.matrix_product(*factors)
-        if extent(begun) != found.shape[1:]:
-            raise KernelFault(f"a product of {found.shape[1:]} is added to {extent(begun)}")
-        product = InFlight(exact.add(found, begun) if use_acc else found, number)
+        if extent(acc.value if isinstance(acc, InFlight) else acc) != found.shape[1:]:
+            raise KernelFault(f"a product of {found.shape[1:]} is added to a tile of another shape")
+        if use_acc:
+            found = exact.add(found, acc.use(as_sum=True) if isinstance(acc, InFlight) else acc)
+        product.value = found
         self.warps.products.append(product)
         if not is_async:
             self.warps.await_products(0)
         return product
 
-    def _operand(self, view: SharedView, number: int) -> Any:
-        """A factor in shared memory, which a product reads until it is over."""
-        buffer = view.buffer
-        buffer.check(view.places, self.warps.fenced, f"a product reads {buffer.name}", writes=False)
-        buffer.note(view.places, number, writes=False)
-        return buffer.get(view.places)
+    def _factor(self, factor: Any, product: InFlight) -> Numbers:
+        """A factor; one in shared memory is read until the product is over."""
+        if isinstance(factor, InFlight):
+            return factor.use()
+        if not isinstance(factor, SharedView):
+            return exact.numbers(factor)
+        buffer, places = factor.buffer, factor.places
+        try:
+            buffer.check(places, self.warps.fenced, f"a product reads {buffer.name}", writes=False)
+        except KernelFault as fault:
+            product.spoiled = str(fault)
+            return exact.literal(0.0).arranged(lambda part: np.broadcast_to(part, (1, *factor.shape)))
+        buffer.note(places, product.number, writes=False)
+        return rearranged(buffer.get(places), lambda part: part[None])
 
     def _product_wait(self, pending: int = 0, deps: Sequence[Any] = ()) -> Any:
         self.warps.await_products(pending)
-        found = [self._awaited(dep) for dep in deps]
-        return found[0] if len(found) == 1 else tuple(found)
-
-    @staticmethod
-    def _awaited(value: Any) -> Any:
-        if not isinstance(value, InFlight):
-            return value
-        if not value.over:
+        if any(isinstance(dep, InFlight) and not dep.over for dep in deps):
             raise KernelFault("a wait gives a product that is under way")
-        return value.value
+        return deps[0] if len(deps) == 1 else tuple(deps)
 
     # Numbered barriers
 
@@ -290,7 +308,47 @@ class GluonInterpreter(Interpreter):
         if whole(on):
             self._numbered(number).arrive(self.warps)
 
+    def _give(self, tiles: SharedView, value: Any, n: int) -> None:
+        """Writes numbers as two tiles of half their bits, each of which stands for the whole number here."""
+        for half in range(2):
+            self._store_shared(tiles.index(2 * n + half), value)
+
+    def _taken(self, tiles: SharedView, n: int, layout: object) -> Any:
+        low, high = (self._load_shared(tiles.index(2 * n + half), layout) for half in range(2))
+        if (low.parts != high.parts).any():
+            raise KernelFault(f"halves of different numbers are read from {tiles.buffer.name}")
+        return low
+
     # Programs
+
+    def _add_in_order(self, pointer: Pointer, x: Numbers) -> None:
+        """Adds a tile to memory; where programs wait for one another, after all who added there before."""
+        places, buffer = places_of_registers(pointer, x), pointer.buffer
+        if self.together is not None:
+            empty = lambda: SharedBuffer(self.together, buffer.name, (len(buffer.elements),))
+            order = self.sums[buffer] if buffer in self.sums else self.sums.setdefault(buffer, empty())
+            order.check(places, self.warps.known, f"{self.warps.name} adds to {buffer.name}", writes=True)
+            number = self.together.access(f"an add by {self.warps.name}")
+            order.note(places, number, writes=True)
+            self.warps.known |= 1 << number
+        buffer.add(places, x.arranged(lambda part: part[0]))
+
+    def _counter(self, pointer: Pointer) -> Counter:
+        return self.counters.setdefault((pointer.buffer, whole(pointer.places)), Counter())
+
+    def _wait_for_programs(self, pointer: Pointer, programs: Any) -> Steps:
+        counter, wanted = self._counter(pointer), whole(programs)
+        yield Waiting(f"{wanted} programs", lambda: counter.value >= wanted)
+        self.warps.learn(*counter.released)
+
+    def _signal_program(self, pointer: Pointer) -> None:
+        self._counter(pointer).signal(self.warps)
+
+    def _atomic_add(self, pointer: Pointer, value: int, sem: str = "") -> np.ndarray:
+        """Adds to an integer that all programs see; what was there."""
+        counter = self._counter(pointer)
+        counter.value += value
+        return np.array([counter.value - value], np.int32)
 
     def _specialise(self, node: ast.Call) -> None:
         """Starts the groups of warps, which know what those know who start them."""
@@ -298,7 +356,7 @@ class GluonInterpreter(Interpreter):
         for pair in parts.elts:
             function, arguments = written(pair.elts[0]), self.value(pair.elts[1])
             found = copy(self)
-            found.warps = Warps(function, self.warps.known, self.warps.fenced)
+            found.warps = Warps(f"{function} of program {self.program.number}", self.warps.known, self.warps.fenced)
             steps = found.steps(function, found._given(function, arguments))
             self.program.partitions.append(Partition(found.warps, steps))
 
@@ -310,6 +368,7 @@ EFFECTS: dict[str, Callable] = {
     "mbarrier.wait": GluonInterpreter._wait,
     "take_turn": GluonInterpreter._take_turn,
     "give_turn": GluonInterpreter._give_turn,
+    "wait_for_programs": GluonInterpreter._wait_for_programs,
     "sync": GluonInterpreter._sync,
     "arrive": GluonInterpreter._arrive_at,
 }
@@ -326,6 +385,13 @@ CALLS: dict[str, Callable] = {
     "copy_out": GluonInterpreter._copy_out,
     "fence_async_shared": GluonInterpreter._fence,
     "tma.store_wait": GluonInterpreter._store_wait,
+    "add_in_order": GluonInterpreter._add_in_order,
+    "signal_program": GluonInterpreter._signal_program,
+    "gl.atomic_add": GluonInterpreter._atomic_add,
+    "give": GluonInterpreter._give,
+    "taken": GluonInterpreter._taken,
+}
+PRODUCTS: dict[str, Callable] = {
     "warpgroup_mma": GluonInterpreter._product,
     "warpgroup_mma_wait": GluonInterpreter._product_wait,
 }

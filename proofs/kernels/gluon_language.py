@@ -157,11 +157,30 @@ def _logistic(x, scale: float, shift: float, *rest):
     return exact.divide(exact.literal(1.0), exact.add(exact.literal(1.0), power))
 
 
+def places_of_registers(pointer: Pointer, x: Numbers) -> np.ndarray:
+    """Where `add_in_order` adds the elements of a tile: in the order of a thread's registers, 16 bytes of each thread
+    at a time."""
+    r, c = np.arange(x.shape[1])[:, None], np.arange(x.shape[2])
+    thread = r // 16 * 32 + r % 8 * 4 + c % 8 // 2
+    return whole(pointer.places) + c // 8 * 512 + thread * 4 + r // 8 % 2 * 2 + c % 2
+
+
+def _add_diagonals(pointer: Pointer, x: Numbers, sign: int) -> None:
+    """Adds the sums along diagonals, each at the place of column - row. One that is 0 is not added."""
+    first, rows, columns = whole(pointer.places), *x.shape[1:]
+    for far in range(1 - rows, columns):
+        along = x.arranged(lambda part: np.diagonal(part[0], far))
+        total = exact.total(along, 0)
+        if total.parts.any() or not np.isfinite(total.shadow):
+            pointer.buffer.add(np.array([first + sign * far]), total.arranged(lambda part: part[None]))
+
+
 def _all_of(pointers: Pointer, step: int) -> Any:
     return pointers.load(np.ones(1, bool), None)
 
 
 DEVICE_FUNCTIONS: dict[str, Callable] = {
+    "add_diagonals": _add_diagonals,
     "asked_for": lambda pointer: None,
     "bounded_weights": _weights,
     "capped_weights": _capped_weights,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Generator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,12 @@ Steps = Generator[Any, None, Any]  # gives what it waits for; returns what a fun
 
 class Returned(Exception):
     """A function's end, with its value."""
+
+
+@lru_cache(maxsize=16)
+def parsed(text: str) -> ast.Module:
+    """The tree of a text."""
+    return ast.parse(text)
 
 
 def written(node: ast.AST) -> str:
@@ -46,7 +53,7 @@ class Interpreter:
         known: tuple[float, ...] = (),
         libraries: Sequence[str] = (),
     ):
-        self.body = [node for source in (*libraries, text) for node in ast.parse(source).body]
+        self.body = [node for source in (*libraries, text) for node in parsed(source).body]
         self.functions = {node.name: node for node in self.body if isinstance(node, ast.FunctionDef)}
         self.programs = np.arange(programs) if isinstance(programs, int) else np.asarray(programs)
         self.most_rounds, self.known = most_rounds, known

@@ -67,14 +67,23 @@ class Warps:
 
 @dataclass(eq=False)
 class InFlight:
-    """What a product gives once it was waited for. number: of its access to shared memory."""
+    """What a product gives once it was waited for. number: of its access to shared memory. spoiled: why its value is
+    undefined, which is a fault where somebody uses it: some products are issued in vain."""
 
     value: Numbers
     number: int
     over: bool = False
+    used: bool = False
+    spoiled: str = ""
 
-    def __array__(self, *args: Any, **options: Any) -> np.ndarray:
-        raise KernelFault("a product is used before it was waited for")
+    def use(self, as_sum: bool = False) -> Numbers:
+        """The value. as_sum: as what another product adds to, which may be issued at once. Raises KernelFault."""
+        if not (self.over or as_sum):
+            raise KernelFault("a product is used before it was waited for")
+        if self.spoiled:
+            raise KernelFault(self.spoiled)
+        self.used = True
+        return self.value
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -83,10 +92,11 @@ class InFlight:
 
 
 class SharedMemory:
-    """All shared memory of one program. what: a sentence for each access."""
+    """All shared memory of one program. what: a sentence for each access. products: by the number of their access."""
 
     def __init__(self) -> None:
         self.what: list[str] = []
+        self.products: dict[int, InFlight] = {}
 
     def access(self, what: str) -> int:
         """The number of a new access."""
@@ -97,6 +107,14 @@ class SharedMemory:
         """Raises KernelFault unless an access is known to be over."""
         if not known >> number & 1:
             raise KernelFault(f"{doing} while {self.what[number]} may be under way")
+
+    def require_read(self, number: int, known: int, doing: str) -> None:
+        """The same for a read; a product whose value nobody has used yet is spoiled."""
+        product = self.products.get(number)
+        if product is None or product.used:
+            self.require(number, known, doing)
+        elif not known >> number & 1:
+            product.spoiled = f"{doing} while {self.what[number]} may be under way"
 
 
 class SharedBuffer:
@@ -119,7 +137,7 @@ class SharedBuffer:
             self.memory.require(int(number), known, doing)
         for number, mask in self.reads if writes else ():
             if mask[places].any():
-                self.memory.require(number, known, doing)
+                self.memory.require_read(number, known, doing)
 
     def note(self, places: np.ndarray, number: int, writes: bool) -> None:
         """Keeps an access for those that come later."""
