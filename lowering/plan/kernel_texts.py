@@ -16,7 +16,8 @@ import torch
 from ...egraph.terms.term import Tensor
 from .records import Kernel, Store
 
-CopyMap = tuple[str, tuple[int, ...], tuple[int, ...], tuple[int, ...], int]  # tensor, shape, strides, box, item's bytes
+Extents = tuple[int, ...]
+CopyMap = tuple[str, Extents, Extents, Extents, int]  # tensor, shape, strides, box, bytes of an element
 Written = tuple[str, str, tuple[int, ...], tuple[int, ...], bool]  # name, dtype, shape, strides, starts as zeros
 
 

@@ -25,6 +25,7 @@ from ..lowering.plan.records import Kernel, NotPlannable, Plan, Store
 
 MOST_PRODUCTS = 2**27  # points of all dims of a kernel at which all its programs run
 MOST_SPLIT_PRODUCTS = 2**31  # of a kernel of several launches, all of whose programs run
+MOST_JOINED_PRODUCTS = 2**28  # of a joined kernel and the one that finishes its sums, all of whose programs run
 FEWEST_PROGRAMS = 3  # the first one, the last one and one between
 SMALLEST_MASK = 1e4  # a number beyond it is a mask's: it stays
 FACTOR = 64.0  # of scores that are large: without its largest score a row overflows
@@ -52,7 +53,8 @@ def require_equal(
     if not isinstance(executor, TritonExecutor):
         return f"executor {executor.name} has no texts to hold against terms"
     texts = executor.texts(plan, inputs, sizes, strides, store, deterministic)
-    if any(len(one.calls) > 1 and _points(one) > MOST_SPLIT_PRODUCTS for one in texts):
+    most = lambda one: MOST_SPLIT_PRODUCTS if one.finish is None else MOST_JOINED_PRODUCTS
+    if any(len(one.calls) > 1 and _points(one) > most(one) for one in texts):
         raise NotPlannable("it is too large for its text to be held against its terms, and verify is 'kernel'")
     if wrong := complaints(texts):
         raise WrongKernel(f"a text does not compute its terms: {wrong[0]}")
@@ -154,9 +156,13 @@ def sample(one: KernelTexts, most: int) -> tuple[int, ...] | None:
 
 
 def _points(one: KernelTexts) -> int:
-    stores = one.kernel.stores
-    dims = dict.fromkeys(d for store in stores for d in (*store.order, *all_dims(store.term)))
-    return prod(resolve(d.size, one.sizes) for d in dims)
+    """Points of all dims; of a joined kernel those of its products, each of which has one inner dim."""
+    kernel, size = one.kernel, lambda d: resolve(d.size, one.sizes)
+    dims = dict.fromkeys(d for store in kernel.stores for d in (*store.order, *all_dims(store.term)))
+    if one.finish is None:
+        return prod(map(size, dims))
+    outer = {*kernel.grid, *kernel.around, *kernel.tiled, *(loop.dim for loop in kernel.loops)}
+    return prod(map(size, outer)) * max(map(size, {*dims} - outer), default=1)
 
 
 def _drawn(number: int, name: str, tensor: torch.Tensor, factor: float) -> np.ndarray:

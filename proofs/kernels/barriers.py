@@ -1,4 +1,4 @@
-"""Barriers as the hardware has them: those in shared memory, which count arrivals and bytes by phases, and numbered ones.
+"""Barriers as the hardware has them: those in shared memory, which count arrivals and bytes, and numbered ones.
 
 A wait names the parity of a phase. It passes if the phase that is under way has the other parity: so a barrier that
 nobody has used lets a wait for parity 1 pass. Who passes knows what all who arrived knew. Example: of a ring's slot one

@@ -6,7 +6,8 @@ nothing beyond a tensor is read or written. Example: `differences(checked)` is a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 
@@ -186,18 +187,33 @@ def _compared(result: StoredTerm, buffer: Buffer, reference: Reference) -> list[
     memory, shape = reference.made[result.name], reference.shape(result)
     strides = memory.strides if len(shape) == len(memory.shape) else contiguous(shape)
     found, written = buffer.values(shape, strides)
-    partial = reference.checked.programs is not None
-    if partial and not written.any():
+    if reference.checked.programs is None:
+        if not memory.zero and not written.all():
+            return [f"{(~written).sum()} of {written.size} elements of {result.name} are not written"]
+        return _differing(result, found, reference.of(result, None), np.ones(shape, bool), None)
+    if not written.any():
         return [f"nothing is written to {result.name}"]
-    if not partial and not memory.zero and not written.all():
-        return [f"{(~written).sum()} of {written.size} elements of {result.name} are not written"]
-    places = None
-    if partial:
-        places = tuple(np.unique(indices) for indices in np.nonzero(written))
+    said: list[str] = []
+    for places in _blocks(written):
         at = np.ix_(*places)
-        found, written = found.arranged(lambda p: p[at]) if isinstance(found, Numbers) else found[at], written[at]
-    wanted = reference.of(result, places)
-    wrong = ~_same(found, wanted) & (written if partial else True)
+        picked = operator.itemgetter(at)
+        mine = found.arranged(picked) if isinstance(found, Numbers) else picked(found)
+        said += _differing(result, mine, reference.of(result, places), written[at], places)
+    return said
+
+
+def _blocks(written: np.ndarray) -> Iterator[tuple[np.ndarray, ...]]:
+    """The places along each axis of what is written: of each index of all axes but the last two, for which programs
+    write few of the others."""
+    lead = written.ndim - min(2, written.ndim)
+    inner = tuple(range(lead, written.ndim))
+    for first in np.argwhere(written.any(inner)) if lead else [np.zeros(0, np.int64)]:
+        rest = np.nonzero(written[tuple(first)])
+        yield (*(np.array([n]) for n in first), *map(np.unique, rest))
+
+
+def _differing(result: StoredTerm, found: Value, wanted: Value, written: np.ndarray, places) -> list[str]:
+    wrong = ~_same(found, wanted) & written
     if not wrong.any():
         return []
     shown = ", ".join(_at(result, place, places, found, wanted) for place in np.argwhere(wrong)[:SHOWN])

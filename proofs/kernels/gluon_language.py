@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from . import numbers as exact
-from .language import FUNCTIONS, Type, binary, is_plain, ranked, rearranged
+from .language import FUNCTIONS, binary, is_plain, ranked, rearranged
 from .memory import Buffer, KernelFault, Pointer
 from .numbers import Numbers
 from .term_values import MEANINGS
@@ -169,8 +170,8 @@ def _add_diagonals(pointer: Pointer, x: Numbers, sign: int) -> None:
     """Adds the sums along diagonals, each at the place of column - row. One that is 0 is not added."""
     first, rows, columns = whole(pointer.places), *x.shape[1:]
     for far in range(1 - rows, columns):
-        along = x.arranged(lambda part: np.diagonal(part[0], far))
-        total = exact.total(along, 0)
+        along = partial(np.diagonal, offset=far)
+        total = exact.total(x.arranged(lambda part: part[0]).arranged(along), 0)
         if total.parts.any() or not np.isfinite(total.shadow):
             pointer.buffer.add(np.array([first + sign * far]), total.arranged(lambda part: part[None]))
 
@@ -215,8 +216,3 @@ def extent(value: Any) -> tuple[int, ...]:
 def whole(value: Any) -> int:
     """An integer of the program."""
     return int(value if is_plain(value) else np.asarray(value).reshape(-1)[0])
-
-
-def type_named(name: str) -> Type:
-    """A type by the name that Gluon has for it."""
-    return Type(name)

@@ -45,18 +45,27 @@ class Mutant:
 
 def mutants(text: str, edits: Sequence[Edit] | None = None) -> Iterator[Mutant]:
     """Every mutant of the functions of a text. edits: how it is changed, EDITS by default."""
-    tree = ast.parse(text)
-    seen, lines = {ast.unparse(tree)}, text.splitlines()
-    for number, node in enumerate(ast.walk(tree)):
-        for edit in edits or EDITS:
-            for kind, changed in edit(node):
-                found = deepcopy(tree)
-                place = next(n for k, n in enumerate(ast.walk(found)) if k == number)
-                _replace(found, place, changed)
-                mutated = ast.unparse(ast.fix_missing_locations(found))
-                if mutated not in seen:
-                    seen.add(mutated)
-                    yield Mutant(f"{kind}: {_shown(node)}; in: {lines[_number(node) - 1].strip()}", mutated)
+    parts = ast.parse(text).body
+    written, seen, lines = [ast.unparse(part) for part in parts], set(), text.splitlines()
+    for n, part in enumerate(parts):
+        seen.add(written[n])
+        for number, node in enumerate(ast.walk(part)):
+            for edit in edits or EDITS:
+                for kind, changed in edit(node):
+                    mutated = ast.unparse(ast.fix_missing_locations(_with_change(part, number, changed)))
+                    if mutated not in seen:
+                        seen.add(mutated)
+                        rest = [*written[:n], mutated, *written[n + 1 :]]
+                        what = f"{kind}: {_shown(node)}; in: {lines[_number(node) - 1].strip()}"
+                        yield Mutant(what, "\n".join(rest))
+
+
+def _with_change(part: ast.stmt, number: int, changed: ast.AST) -> ast.AST:
+    """A copy with another node in the place of one, by its number."""
+    found = ast.Module([deepcopy(part)], [])
+    place = next(node for k, node in enumerate(ast.walk(found.body[0])) if k == number)
+    _replace(found, place, changed)
+    return found
 
 
 def _shown(node: ast.AST) -> str:
@@ -203,14 +212,14 @@ def names(node: ast.AST) -> Edits:
 
 # Of kernels whose warps wait for one another
 
-ORDERED_CALLS = "mbarrier. tma. fence_async_shared copy_in copy_out sync arrive take_turn give_turn together".split()
+WAITS = ("mbarrier.wait", "tma.store_wait", "warpgroup_mma_wait", "sync", "take_turn", "wait_for_programs")
+ARRIVALS = ("mbarrier.arrive", "fence_async_shared", "arrive", "give_turn", "signal_program")
+TOUCHES = ("copy_in(", "copy_out(", "warpgroup_mma(", ".load(", ".store(", "add_in_order(")
 
 
-def _orders(node: Any) -> bool:
-    """Whether a statement says what comes before what."""
+def _called(node: Any) -> str:
     value = getattr(node, "value", None)
-    called = ast.unparse(value.func) if isinstance(value, ast.Call) else ""
-    return called == "warpgroup_mma_wait" or called.startswith(tuple(ORDERED_CALLS))
+    return ast.unparse(value.func) if isinstance(value, ast.Call) else ""
 
 
 def waits(node: Any) -> Edits:
@@ -220,8 +229,8 @@ def waits(node: Any) -> Edits:
     if isinstance(node, ast.Call) and any(k.arg == "pred" for k in node.keywords):
         yield "condition dropped", _changed(node, keywords=[k for k in node.keywords if k.arg != "pred"])
     if _is(node, "init"):
-        yield "arrivals", _changed(node, keywords=[ast.keyword("count", ast.BinOp(
-            node.keywords[0].value, ast.Add(), ast.Constant(1)))])
+        more = ast.BinOp(node.keywords[0].value, ast.Add(), ast.Constant(1))
+        yield "arrivals", _changed(node, keywords=[ast.keyword("count", more)])
     if _is(node, "index"):
         yield "slot", _changed(node, args=[ast.BinOp(node.args[0], ast.BitXor(), ast.Constant(1))])
         yield "slot", _changed(node, args=[ast.Constant(0)])
@@ -240,29 +249,33 @@ def rings(node: ast.AST) -> Edits:
     """A slot fewer."""
     if isinstance(node, ast.List) and node.elts and isinstance(node.elts[0], ast.Constant):
         first = node.elts[0].value
-        if isinstance(first, int) and first > 1 and len(node.elts) in (1, 3):
+        if isinstance(first, int) and first > 1 and (len(node.elts) == 1 or ast.unparse(node.elts[-1]) == '1'):
             yield "a slot fewer", _changed(node, elts=[ast.Constant(first - 1), *node.elts[1:]])
 
 
 def order(node: Any) -> Edits:
-    """Two statements exchanged, one of which says what comes before what."""
+    """A wait behind what comes after it, an arrival before what it comes after."""
     for place, (one, other) in enumerate(zip(getattr(node, "body", ()), getattr(node, "body", ())[1:])):
-        if (_orders(one) or _orders(other)) and isinstance(one, ast.Expr | ast.Assign):
+        late = _called(one) in WAITS and _called(other) not in WAITS
+        early = _called(other) in ARRIVALS and _called(one) not in ARRIVALS
+        texts = [ast.unparse(one), ast.unparse(other)]
+        if (late or early) and any(name in texts[late] for name in (*TOUCHES, *WAITS, *ARRIVALS)):
             body = [*node.body[:place], other, one, *node.body[place + 2 :]]
-            yield f"exchanged {ast.unparse(one).splitlines()[0]} and", _changed(node, body=body)
+            yield f"exchanged {' and '.join(text.splitlines()[0] for text in texts)}", _changed(node, body=body)
 
 
 def counters(node: Any) -> Edits:
     """A count that stays, or rounds of a producer or a consumer that fall out."""
     if isinstance(node, ast.AugAssign):
         yield "dropped", ast.Pass()
-    if isinstance(node, ast.For) and ast.unparse(node.iter.func) == "range" and len(node.iter.args) == 2:
-        low, high = node.iter.args
+    called: Any = getattr(node, "iter", None)
+    if isinstance(node, ast.For) and ast.unparse(called.func) == "range" and len(called.args) == 2:
+        low, high = called.args
         for kind, bounds in (
             ("first round dropped", [ast.BinOp(low, ast.Add(), ast.Constant(1)), high]),
             ("last round dropped", [low, ast.BinOp(high, ast.Sub(), ast.Constant(1))]),
         ):
-            yield kind, _changed(node, iter=_changed(node.iter, args=bounds))
+            yield kind, _changed(node, iter=_changed(called, args=bounds))
 
 
 EDITS: tuple[Edit, ...]
