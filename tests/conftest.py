@@ -12,14 +12,16 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # the workers share the cores: more thr
 
 import pytest
 import torch
-import torch._functorch.config
-import torch._inductor.config
 from hypothesis import settings
 
 from tests.support.quick_tests import left_out
 
-if not torch.cuda.is_available():  # Triton reads it when a kernel is defined, so before anything imports triton
+# Triton reads it when a kernel is defined, so before anything imports triton, as torch's settings do below
+if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+import torch._functorch.config
+import torch._inductor.config
 
 # A graph out of Inductor's caches meets no pass, so whatever ran before, in any process, would decide what a test sees.
 torch._inductor.config.fx_graph_cache = False
