@@ -15,7 +15,7 @@ from onepass.proofs.kernels.gluon_language import (
     places_of_registers,
 )
 from onepass.proofs.kernels.interpreter import Interpreter
-from onepass.proofs.kernels.memory import Buffer, KernelFault, Pointer
+from onepass.proofs.kernels.memory import Buffer, KernelFault, Pointer, WrittenTensor
 
 MODULES = ("gluon.device_functions", "gluon.device_math", "joined.device_functions", "joined.diagonal_adds")
 EXACT = exact.of_floats
@@ -39,7 +39,8 @@ def test_a_window_reads_zeros_outside_and_writes_nothing_there():
     assert window.read([-1, 0]).shadow.tolist() == [[0, 0], [0, 1]]
     with pytest.raises(KernelFault, match="2 axes has 1"):
         window.read([0])
-    window.write([2, 2], EXACT(np.ones((2, 2))))
+    buffer = Buffer.made(WrittenTensor("out", "float32", (3, 4), (4, 1)), 4)
+    CopyWindow(buffer, (3, 3), (4, 1), (2, 2), 2).write([2, 2], EXACT(np.ones((2, 2))))
     assert buffer.written.sum() == 1 and buffer.written[10]
 
 
