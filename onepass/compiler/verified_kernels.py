@@ -113,30 +113,40 @@ def checks(
 
     What an earlier kernel stores has the values of its terms, so that each text is checked by itself.
     """
-    from ..proofs.kernels import check
+    from ..proofs.kernels.check import Reference
     from ..proofs.kernels.term_values import levels_of
 
     levels = max((levels_of(store.term for store in one.stores) for one in texts), default=1)
     known: dict[str, Any] = {}
     for one in texts:
         given = {name: _drawn(n, name, tensor, factor) for n, (name, tensor) in enumerate(one.inputs.items())}
-        strides = {name: tensor.stride() for name, tensor in one.inputs.items()}
         stored = {tensor.name: known[tensor.name] for tensor in one.reads if tensor.name in known}
-        made = tuple(check.WrittenTensor(*written) for written in one.made)
-        results = [check.StoredTerm(s.output.name, s.term, s.order, s.places) for s in one.stores if not s.adds]
-        strides |= {name: check.contiguous(value.shape) for name, value in stored.items()}
-        calls = tuple(check.Call(**vars(call)) for call in one.calls)
-        rest = (strides, made, one.sizes, sample(one, most), levels)
-        sums = [check.StoredTerm(s.output.name, _summed(one.kernel, s), s.order) for s in one.stores if s.adds]
-        if sums:  # what the last kernel reads, for its terms; the launches have memory of their own for it
-            reference = check.Reference(check.KernelCheck((), tuple(sums), given | stored, *rest))
-            stored |= {result.name: reference.of(result, None) for result in sums}
-            strides |= {name: check.contiguous(value.shape) for name, value in stored.items()}
-        checked = check.KernelCheck(calls, tuple(results), given | stored, *rest)
+        checked = _check_of(one, given, stored, levels, most)
         yield one, checked
         if one is not texts[-1]:
-            reference = check.Reference(checked)
-            known |= {result.name: reference.of(result, None) for result in results}
+            reference = Reference(checked)
+            known |= {result.name: reference.of(result, None) for result in checked.results}
+
+
+def _check_of(one: KernelTexts, given: Mapping[str, Any], stored: Mapping[str, Any], levels: int, most: int) -> Any:
+    """What is to be checked of a kernel. given: tensors of the call; stored: what earlier kernels give.
+
+    What is added up has memory of its own in the launches; here it has the values that its terms say.
+    """
+    from ..proofs.kernels import check
+
+    made = tuple(check.WrittenTensor(*written) for written in one.made)
+    rest = (made, one.sizes, sample(one, most), levels)
+    strides = {name: tensor.stride() for name, tensor in one.inputs.items()}
+    with_strides = lambda stored: strides | {name: check.contiguous(value.shape) for name, value in stored.items()}
+    sums = [check.StoredTerm(s.output.name, _summed(one.kernel, s), s.order) for s in one.stores if s.adds]
+    if sums:
+        before = check.KernelCheck((), (), {**given, **stored}, with_strides(stored), *rest)
+        reference = check.Reference(before)
+        stored = {**stored, **{result.name: reference.of(result, None) for result in sums}}
+    results = [check.StoredTerm(s.output.name, s.term, s.order, s.places) for s in one.stores if not s.adds]
+    calls = tuple(check.Call(**vars(call)) for call in one.calls)
+    return check.KernelCheck(calls, tuple(results), {**given, **stored}, with_strides(stored), *rest)
 
 
 def _summed(kernel: Kernel, store: Store) -> Term:

@@ -22,7 +22,7 @@ from .language import Type, binary, is_plain, rearranged
 from .memory import Buffer, KernelFault, Pointer
 from .numbers import Numbers
 from .shared_memory import InFlight, SharedBuffer, SharedMemory, SharedView, Warps
-from .warp_schedule import Partition, Program, run
+from .warp_schedule import Partition, RunningProgram, run
 
 LAYOUTS = "NVMMADistributedLayout NVMMASharedLayout SliceLayout DotOperandLayout BlockedLayout MBarrierLayout".split()
 OWN_BARRIERS = 8  # where numbers of barriers begin by which warpgroups take turns
@@ -42,7 +42,7 @@ class GluonInterpreter(Interpreter):
         super().__init__(text, count, most_rounds, known, libraries)
         self.count = count
         self.constants = dict(self._named())
-        self.program, self.warps = Program(0), Warps("the first warps")
+        self.program, self.warps = RunningProgram(0), Warps("the first warps")
         # Where programs wait for one another: what all of them access, sums by tensor, and counters by place.
         self.together = SharedMemory() if "wait_for_programs(" in text else None
         self.sums: dict[Buffer, SharedBuffer] = {}
@@ -57,11 +57,11 @@ class GluonInterpreter(Interpreter):
                 case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
                     yield from ((written(t), v) for t, v in zip(targets, values, strict=True))
 
-    def started(self, number: int, function: str, arguments: Mapping[str, object]) -> Program:
+    def started(self, number: int, function: str, arguments: Mapping[str, object]) -> RunningProgram:
         """A program, whose first warps have yet to begin."""
         found = copy(self)
         found.programs = np.array([number])
-        found.program = Program(number, memory=self.together or SharedMemory())
+        found.program = RunningProgram(number, memory=self.together or SharedMemory())
         found.warps = Warps(f"the first warps of program {number}")
         found.program.partitions.append(Partition(found.warps, found.steps(function, arguments)))
         return found.program

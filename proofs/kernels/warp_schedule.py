@@ -41,7 +41,7 @@ class Partition:
 
 
 @dataclass(eq=False)
-class Program:
+class RunningProgram:
     """What one program is. copies: the numbers of copies into shared memory."""
 
     number: int
@@ -80,7 +80,7 @@ class Program:
             self.memory.require(number, known, "a program ends")
 
 
-def run(programs: Iterable[Program]) -> None:
+def run(programs: Iterable[RunningProgram]) -> None:
     """Runs programs one after the other, and those that wait for others again. Raises KernelFault."""
     stuck = []
     for program in programs:

@@ -102,7 +102,7 @@ def test_hopper_form_is_held_against_its_terms(monkeypatch):
         return dataclasses.replace(found, text=found.text.replace("fence_async_shared()", "pass"))
 
     monkeypatch.setattr(gluon_launch, "emit", without_fences)
-    with pytest.raises(WrongKernel, match="rows_full.* is used while the start of"):
+    with pytest.raises(WrongKernel, match=r"rows_full.* is used while the start of"):
         require_equal(GLUON, plan, tensors, {}, None)
 
 

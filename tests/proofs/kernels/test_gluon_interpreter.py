@@ -161,6 +161,7 @@ def forward(kind, config=SMALL, rows=200, columns=200, batch=1, heads=2):
 
 
 @needs_gluon
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", [quick(kind) for kind in KINDS])
 def test_forward(kind, monkeypatch):
     pretend_hopper(monkeypatch)
@@ -200,6 +201,7 @@ def backward(kind, config=None, deterministic=False, width=16, length=200):
 
 
 @needs_gluon
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("in_order", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", [quick(kind, QUICK_JOINED) for kind in JOINED if kind != "documents"])
 def test_joined_backward(kind, in_order, monkeypatch):

@@ -5,11 +5,11 @@ import pytest
 from onepass.proofs.kernels.barriers import Waiting
 from onepass.proofs.kernels.memory import KernelFault
 from onepass.proofs.kernels.shared_memory import Warps
-from onepass.proofs.kernels.warp_schedule import Partition, Program, run
+from onepass.proofs.kernels.warp_schedule import Partition, RunningProgram, run
 
 
 def program(number, *functions):
-    found = Program(number)
+    found = RunningProgram(number)
     found.partitions = [Partition(Warps(f.__name__), f()) for f in functions]
     return found
 
