@@ -138,10 +138,10 @@ def test_some_mutants_of_a_causal_kernel():
 
 ORDERS = r"mbarrier|sync\(|arrive\(|fence_|store_wait|_mma_wait|take_turn|give_turn|together|copy_|a slot fewer"
 REASONS_OF_WARPS = {  # of a mutant's description; what orders it all the same
-    r"in range\(0, (block_end - own_end|own_begin)|\.index\(\(count\) & 1\)": "tiles that a warpgroup hands back unread: "
-    "before its own one at most, for which the other warpgroup waits; behind them a causal mask has none",
-    r"exchanged score = warpgroup_mma_wait.* and mbarrier.arrive": "before the producer writes there it waits for values "
-    "of the round before, which are handed back after this wait",
+    r"in range\(0, (block_end - own_end|own_begin)|\.index\(\(count\) & 1\)": "tiles that a warpgroup hands back "
+    "unread: before its own one at most, for which the other warpgroup waits; behind them a causal mask has none",
+    r"exchanged score = warpgroup_mma_wait.* and mbarrier.arrive": "before the producer writes there it waits "
+    "for values of the round before, which are handed back after this wait",
     r"TURN|(take|give)_turn": "turns say who issues products first",
     r"exchanged sync\(WRITTEN": "the other warpgroup gives the turn after it has written",
     r"exchanged add_in_order": "what is added is in registers",
@@ -151,7 +151,7 @@ REASONS_OF_WARPS = {  # of a mutant's description; what orders it all the same
     r"own_end - own_begin; in": "a causal range begins at 0",
     r"slot: \w+\.index\(slot\); in: mbarrier.init": "all slots become barriers, in another order",
     r"a slot fewer: \[4, 1\]": "these are numbers of warps",
-    r"ahead_full\.index\(done": "all items have an even number of tiles",
+    r"(one condition|number): count [-+] 1( & 1)?;|ahead_full\.index\(done": "all items have an even number of tiles",
 }
 
 
