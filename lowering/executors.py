@@ -187,14 +187,22 @@ class TritonExecutor(PlanExecutor):
     def source(self, kernel: Kernel, plan: Plan) -> str:
         return emit(kernel, plan).text
 
-    def texts(self, plan: Plan, tensors: Inputs, sizes: Sizes, strides: Strides | None = None) -> list[KernelTexts]:
+    def texts(
+        self,
+        plan: Plan,
+        tensors: Inputs,
+        sizes: Sizes,
+        strides: Strides | None = None,
+        store: ScheduleStore | None = None,
+        deterministic: bool = False,
+    ) -> list[KernelTexts]:
         """The texts that `prepare` makes for tensors like these, with the arguments of their launches."""
         from .launch.relayout import with_copies
         from .triton.launch_texts import launch_texts
 
         reordered, wanted = _by_memory(plan, tensors, strides)
         given = dict(zip(tensors, with_copies(*_in_order(reordered, tensors, sizes))))
-        made = self._launcher(reordered.plan, None, False)
+        made = self._launcher(reordered.plan, store, deterministic)
         return launch_texts(made, given, dict(sizes), reordered.strides(wanted))
 
     def _launcher(self, plan: Plan, store: ScheduleStore | None, deterministic: bool):

@@ -44,6 +44,7 @@ from ..masks.block_map import EMPTY, Tiling, capturing, pays, shared_visits
 from ..masks.mask_bits import PackedTiling
 from ..plan.device import H200
 from ..plan.kernel_config import NO_LIMIT, TritonConfig
+from ..plan.kernel_texts import LaunchText, imported
 from ..plan.launch_facts import Facts
 from ..plan.queries import map_name, reach
 from ..plan.records import Kernel, NotPlannable, Plan
@@ -78,7 +79,34 @@ class GluonLaunch:
     arguments: tuple[str | int | torch.Tensor, ...]
     maps: tuple = ()  # of blocks: names of what each gives, and its tiling
     options: dict = field(default_factory=dict)
+    source: GluonSource | None = None
     again: Relaunch | None = None
+    sums = ()
+
+    @property
+    def own_tensors(self) -> dict[str, torch.Tensor]:
+        """Tables that are no plan's, by the names that `as_text` has for them."""
+        return {name: value for name, value in self._named().items() if isinstance(value, torch.Tensor)}
+
+    def _named(self) -> dict[str, str | int | torch.Tensor]:
+        """The arguments by the names of parameters."""
+        assert self.source is not None  # of a launch that was prepared
+        tables = ("items", "visits", "words")[: len(self.arguments) - len(self.source.arguments) - 1]
+        names = [*(a.name for a in self.source.arguments), *tables, "total"]
+        return dict(zip(names, self.arguments, strict=True))
+
+    def as_text(self, values: Mapping[str, torch.Tensor]) -> LaunchText:
+        """The launch as data, for tensors like these."""
+        source, named = self.source, self._named()
+        assert source is not None
+        pointers = {n: n if isinstance(a, torch.Tensor) else a for n, a in named.items() if not isinstance(a, int)}
+        integers = {name: a for name, a in named.items() if isinstance(a, int)}
+        maps = {
+            m.name: (name, tuple(w.shape), tuple(w.strides), tuple(w.box), values[name].element_size())
+            for m, (name, w) in zip(source.maps, self.windows, strict=True)
+        }
+        rest = (maps, imported(source.text))
+        return LaunchText(source.text, source.function, self.programs, pointers, integers, {}, *rest)
 
     @cached_property
     def bare(self) -> list[str | int]:
@@ -171,7 +199,7 @@ class GluonLauncher(Launcher):
         found, maps = self._work(binding, prepared, config, programs, place)
         arguments = (*arguments_of(source, values, sizes), *found, prepared.total)
         function = load(source.text, source.function)
-        return GluonLaunch(function, programs, windows, arguments, maps, options_of(config))
+        return GluonLaunch(function, programs, windows, arguments, maps, options_of(config), source)
 
     def _work(
         self, binding: Binding, prepared: Prepared, config: HopperConfig, programs: int, device: torch.device

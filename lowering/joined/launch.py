@@ -44,7 +44,7 @@ from ..plan.queries import map_name
 from ..plan.records import Kernel, Plan
 from ..readback.check_plan import differs
 from ..schedule.schedule_store import ScheduleStore
-from ..triton.launch import META, load
+from ..triton.launch import META, Launcher, load
 from .config import JoinedClass, JoinedConfig, default_config
 from .finish import emit_finish
 from .form import JoinedBinding, bind_joined, no_split_by_products
@@ -128,6 +128,10 @@ class JoinedLauncher(GluonLauncher):
         kernels = f"{found.main.name} and {found.finish.name}"
         order = "one order" if config.in_order else "no fixed order"
         return (f"{kernels} are one kernel, which adds to {sums} in {order}: {config}",)
+
+    def by_best_form(self, run: Callable[[Launcher], T]) -> T:
+        found = self._by_forms(run)
+        return super().by_best_form(run) if found is None else found
 
     def results(self, tensors: dict, sizes: dict | None = None, outputs: Mapping | None = None) -> tuple:
         found = self._by_forms(lambda form: form.results(tensors, sizes, outputs))
@@ -237,6 +241,10 @@ class JoinedPlanLauncher(GluonLauncher):
         whole = kernel.name in (self.joined.main.name, self.joined.finish.name)
         return (None, 1) if whole else super()._parts(kernel, sizes, device)
 
+    def whole(self, kernel: Kernel) -> Kernel:
+        """What the joined kernel adds up has no results but by the last one."""
+        return self.joined.main if kernel.name == self.joined.finish.name else super().whole(kernel)
+
     def source(self, kernel: Kernel, facts: Facts) -> Source:
         if kernel.name != self.joined.finish.name:
             return super().source(kernel, facts)
@@ -268,7 +276,8 @@ class JoinedPlanLauncher(GluonLauncher):
         # Programs that wait for each other have to be on the device together, unless items are taken in their order.
         together = config.in_order and config.persistent
         options = {"num_warps": 4, **OPTIONS} | ({"launch_cooperative_grid": True} if together else {})
-        return GluonLaunch(load(source.text, source.function), call.programs, windows, arguments, maps, options)
+        function = load(source.text, source.function)
+        return GluonLaunch(function, call.programs, windows, arguments, maps, options, source)
 
 
 @dataclass(frozen=True)

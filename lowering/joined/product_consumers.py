@@ -91,7 +91,7 @@ class ProductConsumer(JoinedConsumer):
         if issued:
             lines.append(wait_for(len(self.pieces[:1]), [*issued, *self._packed(self.mine)]))
         lines.append("mbarrier.arrive(empty.index(slot))")
-        adding = self._adding([self._added(piece) for piece in self.pieces], "done + t - 1")
+        adding = self._adding([self._added(piece) for piece in self.pieces], "(done + t - 1) & 1")
         for piece, following in pairwise(self.pieces):
             lines += [self._piece(following, "other"), wait_for(1, [piece.name])]
             lines += ["if t > 0:", *(f"    {line}" for line in _up_to(adding, self._added(piece)))]
@@ -117,7 +117,7 @@ class ProductConsumer(JoinedConsumer):
         adding = []
         for piece in self.pieces:
             adding += [self._piece(piece, "slot"), wait_for(0, [piece.name]), self._added(piece)]
-        return [*lines, *self._adding(adding, "done + count - 1")]
+        return [*lines, *self._adding(adding, "slot")]
 
     def _piece(self, piece: Piece, slot: str) -> str:
         """Issues a piece of a sum over the rows of the tile in a slot."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from math import inf
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 import torch
 
@@ -47,6 +47,7 @@ from ..masks.mask_bits import PackedTiling
 from ..masks.tile_lists import distributed_items, visit_lists
 from ..plan.device import H200
 from ..plan.kernel_config import TritonConfig
+from ..plan.kernel_texts import LaunchText, imported
 from ..plan.launch_facts import INTERPRETER, Facts, interpreter_wanted
 from ..plan.queries import map_name, reach, roots
 from ..plan.records import VARIES_BY_DISTANCE, Kernel, Loop, NotPlannable, Plan
@@ -64,6 +65,7 @@ MIN_REACH = 256  # elements of a dim from a tile's start that an offset is taken
 Made = tuple[str, tuple[int, ...], tuple[int, ...], torch.dtype]  # name, shape, strides, dtype
 META = torch.device("meta")  # of tensors without memory
 CLASSED = 16384  # elements of a guard that one program tests to class tiles
+T = TypeVar("T")
 
 
 class LaunchError(ValueError):
@@ -116,6 +118,20 @@ class Launch:
         """What follows the tensors in the function's order: integers, then constants."""
         names = self.function.arg_names[len(self.tensors) + len(self.integers) :]
         return (*self.integers, *(self.options[name] for name in names))
+
+    own_tensors: ClassVar[dict[str, torch.Tensor]] = {}
+
+    def as_text(self, values: Mapping[str, torch.Tensor]) -> LaunchText:
+        """The launch as data."""
+        source = self.source
+        assert source is not None  # of a launch that was prepared
+        pointers = {a.name: a.tensor for a in source.arguments if a.axis is None and a.size is None}
+        rest = [a.name for a in source.arguments if a.name not in pointers]
+        constants = {name: self.options[name] for name, _ in source.tiles}
+        integers = dict(zip(rest, self.integers, strict=True))
+        return LaunchText(
+            source.text, source.function, self.programs, pointers, integers, constants, libraries=imported(source.text)
+        )
 
     def run(self, values: dict[str, torch.Tensor]) -> None:
         """Launches the kernel, and what adds up its slots."""
@@ -234,6 +250,10 @@ class Launcher:
         seen = _as_stored(kernels, {**values, **_without_memory(made)}, sizes)
         launches = tuple(self._prepare(k, seen, sizes, device) for k in kernels)
         return PreparedLaunches(tuple(kernels), sizes, tuple(made), launches, device, seen)
+
+    def by_best_form(self, run: Callable[[Launcher], T]) -> T:
+        """What is given by the form of the plan that would run: here there is one."""
+        return run(self)
 
     def whole(self, kernel: Kernel) -> Kernel:
         """The kernel of the plan that a kernel is a part of."""

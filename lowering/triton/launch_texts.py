@@ -13,7 +13,7 @@ import torch
 from ..plan.kernel_texts import KernelTexts, LaunchText, Written
 from . import slot_sums
 from .diagonal_sums import slots_name
-from .launch import Launch, Launcher, PreparedLaunches
+from .launch import Launcher, PreparedLaunches
 from .slot_sums import SlotSum
 
 
@@ -24,7 +24,11 @@ def launch_texts(
     strides: dict[str, tuple[int, ...]] | None = None,
 ) -> list[KernelTexts]:
     """The launches for tensors like these, by kernel of the plan, in order. strides: of outputs."""
-    ready = launcher.prepared(tensors, sizes, strides or {})
+    return launcher.by_best_form(lambda form: _texts_of(form, tensors, sizes, strides or {}))
+
+
+def _texts_of(launcher: Launcher, tensors: dict[str, torch.Tensor], sizes: dict, strides: dict) -> list[KernelTexts]:
+    ready = launcher.prepared(tensors, sizes, strides)
     found: dict[str, list[int]] = {}
     for number, kernel in enumerate(ready.kernels):
         found.setdefault(launcher.whole(kernel).name, []).append(number)
@@ -38,27 +42,19 @@ def _texts(launcher: Launcher, ready: PreparedLaunches, numbers: list[int]) -> K
     for number in numbers:
         kernel, launch = ready.kernels[number], ready.launches[number]
         read = [t.name for t in kernel.inputs if not ready.seen[t.name].is_meta]
-        inputs |= {name: ready.seen[name] for name in read} | launcher.mapped(launch, ready.seen)
+        inputs |= {name: ready.seen[name] for name in read} | launcher.mapped(launch, ready.seen) | launch.own_tensors
         names = dict.fromkeys(store.output.name for store in kernel.stores)
         made += [_written(ready, name, name in kernel.zeroed) for name in names]
         made += [_slots(each) for each in launch.sums]
-        calls += [_call(launch), *(_slot_call(each, ready) for each in launch.sums)]
-    return KernelTexts(launcher.whole(ready.kernels[numbers[0]]), tuple(calls), tuple(made), ready.sizes, inputs)
+        calls += [launch.as_text(ready.seen), *(_slot_call(each, ready) for each in launch.sums)]
+    own = launcher.whole(ready.kernels[numbers[0]])
+    finish = next((k for n in numbers if (k := ready.kernels[n]) in launcher.plan.kernels and k != own), None)
+    return KernelTexts(own, tuple(calls), tuple(made), ready.sizes, inputs, finish)
 
 
 def _written(ready: PreparedLaunches, name: str, zero: bool) -> Written:
     like = ready.seen[name]
     return name, str(like.dtype).removeprefix("torch."), tuple(like.shape), like.stride(), zero
-
-
-def _call(launch: Launch) -> LaunchText:
-    source = launch.source
-    assert source is not None  # of a launch that was prepared
-    pointers = {a.name: a.tensor for a in source.arguments if a.axis is None and a.size is None}
-    rest = [a.name for a in source.arguments if a.name not in pointers]
-    constants = {name: launch.options[name] for name, _ in source.tiles}
-    integers = dict(zip(rest, launch.integers, strict=True))
-    return LaunchText(source.text, source.function, launch.programs, pointers, integers, constants)
 
 
 def _slots(each: SlotSum) -> Written:

@@ -15,16 +15,18 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..egraph.terms.ops import const, sum_over, where
 from ..egraph.terms.sizes import resolve
 from ..egraph.terms.term import FLOATS, Term
 from ..egraph.terms.traversal import all_dims, subterms
 from ..errors import OnepassError
-from ..lowering.executors import GLUON, PlanExecutor, Sizes, Strides, TritonExecutor
+from ..lowering.executors import PlanExecutor, ScheduleStore, Sizes, Strides, TritonExecutor
 from ..lowering.plan.kernel_texts import KernelTexts
-from ..lowering.plan.records import Kernel, NotPlannable, Plan
+from ..lowering.plan.records import Kernel, NotPlannable, Plan, Store
 
 MOST_PRODUCTS = 2**27  # points of all dims of a kernel at which all its programs run
 MOST_SPLIT_PRODUCTS = 2**31  # of a kernel of several launches, all of whose programs run
+MOST_JOINED_PRODUCTS = 2**28  # of a joined kernel and the one that finishes its sums, all of whose programs run
 FEWEST_PROGRAMS = 3  # the first one, the last one and one between
 SMALLEST_MASK = 1e4  # a number beyond it is a mask's: it stays
 LARGE_SCORES = 100.0  # the size of scores that are large: without its largest score a row overflows
@@ -37,7 +39,13 @@ class WrongKernel(OnepassError):
 
 
 def require_equal(
-    executor: PlanExecutor, plan: Plan, inputs: Mapping[str, torch.Tensor], sizes: Sizes, strides: Strides | None
+    executor: PlanExecutor,
+    plan: Plan,
+    inputs: Mapping[str, torch.Tensor],
+    sizes: Sizes,
+    strides: Strides | None,
+    store: ScheduleStore | None = None,
+    deterministic: bool = False,
 ) -> str:
     """What is found of the texts that an executor would run, for the report.
 
@@ -45,10 +53,9 @@ def require_equal(
     """
     if not isinstance(executor, TritonExecutor):
         return f"executor {executor.name} has no texts to hold against terms"
-    if executor.name == GLUON.name:
-        raise NotPlannable("only texts of plain Triton are held against their terms, and verify is 'kernel'")
-    texts = executor.texts(plan, inputs, sizes, strides)
-    if any(len(one.calls) > 1 and _points(one.kernel, one) > MOST_SPLIT_PRODUCTS for one in texts):
+    texts = executor.texts(plan, inputs, sizes, strides, store, deterministic)
+    most = lambda one: MOST_SPLIT_PRODUCTS if one.finish is None else MOST_JOINED_PRODUCTS
+    if any(len(one.calls) > 1 and _points(one) > most(one) for one in texts):
         raise NotPlannable("it is too large for its text to be held against its terms, and verify is 'kernel'")
     if wrong := complaints(texts):
         raise WrongKernel(f"a text does not compute its terms: {wrong[0]}")
@@ -146,7 +153,7 @@ def keeps_its_range(texts: Sequence[KernelTexts]) -> bool:
 
 
 def _nodes(texts: Sequence[KernelTexts]) -> set[Term]:
-    return {n for one in texts for store in one.kernel.stores for n in subterms(store.term)}
+    return {n for one in texts for store in one.stores for n in subterms(store.term)}
 
 
 def checks(
@@ -157,45 +164,66 @@ def checks(
 
     What an earlier kernel stores has the values of its terms, so that each text is checked by itself.
     """
-    from ..proofs.kernels import check
+    from ..proofs.kernels.check import Reference
     from ..proofs.kernels.term_values import levels_of
 
-    levels = max((levels_of(store.term for store in one.kernel.stores) for one in texts), default=1)
+    levels = max((levels_of(store.term for store in one.stores) for one in texts), default=1)
     known: dict[str, Any] = {}
     for one in texts:
         given = {name: _drawn(n, name, tensor, factor) for n, (name, tensor) in enumerate(one.inputs.items())}
-        strides = {name: tensor.stride() for name, tensor in one.inputs.items()}
-        stored = {tensor.name: known[tensor.name] for tensor in one.kernel.inputs if tensor.name not in given}
-        made = tuple(check.WrittenTensor(*written) for written in one.made)
-        results = tuple(check.StoredTerm(s.output.name, s.term, s.order, s.places) for s in one.kernel.stores)
-        checked = check.KernelCheck(
-            tuple(check.Call(**vars(call)) for call in one.calls),
-            results,
-            given | stored,
-            strides | {name: check.contiguous(value.shape) for name, value in stored.items()},
-            made,
-            one.sizes,
-            sample(one, most),
-            levels,
-        )
+        stored = {tensor.name: known[tensor.name] for tensor in one.reads if tensor.name in known}
+        checked = _check_of(one, given, stored, levels, most)
         yield one, checked
         if one is not texts[-1]:
-            reference = check.Reference(checked)
-            known |= {result.name: reference.of(result, None) for result in results}
+            reference = Reference(checked)
+            known |= {result.name: reference.of(result, None) for result in checked.results}
+
+
+def _check_of(one: KernelTexts, given: Mapping[str, Any], stored: Mapping[str, Any], levels: int, most: int) -> Any:
+    """What is to be checked of a kernel. given: tensors of the call; stored: what earlier kernels give.
+
+    What is added up has memory of its own in the launches; here it has the values that its terms say.
+    """
+    from ..proofs.kernels import check
+
+    made = tuple(check.WrittenTensor(*written) for written in one.made)
+    rest = (made, one.sizes, sample(one, most), levels)
+    strides = {name: tensor.stride() for name, tensor in one.inputs.items()}
+    with_strides = lambda stored: strides | {name: check.contiguous(value.shape) for name, value in stored.items()}
+    sums = [check.StoredTerm(s.output.name, _summed(one.kernel, s), s.order) for s in one.stores if s.adds]
+    if sums:
+        before = check.KernelCheck((), (), {**given, **stored}, with_strides(stored), *rest)
+        reference = check.Reference(before)
+        stored = {**stored, **{result.name: reference.of(result, None) for result in sums}}
+    results = [check.StoredTerm(s.output.name, s.term, s.order, s.places) for s in one.stores if not s.adds]
+    calls = tuple(check.Call(**vars(call)) for call in one.calls)
+    return check.KernelCheck(calls, tuple(results), {**given, **stored}, with_strides(stored), *rest)
+
+
+def _summed(kernel: Kernel, store: Store) -> Term:
+    """What programs together add up."""
+    assert kernel.rows is not None  # which it adds over
+    (guard,) = (loop.guard for loop in kernel.loops)
+    return sum_over(kernel.rows, store.term if guard is None else where(guard, store.term, const(0.0)))
 
 
 def sample(one: KernelTexts, most: int) -> tuple[int, ...] | None:
     """The programs that run of a large kernel; None for all of them, as where several launches make a result."""
-    count, points = one.calls[0].programs, _points(one.kernel, one)
+    count, points = one.calls[0].programs, _points(one)
     if points <= most or len(one.calls) > 1:
         return None
     wanted = max(FEWEST_PROGRAMS, count * most // points)
     return tuple(int(n) for n in np.unique(np.linspace(0, count - 1, wanted).round()))
 
 
-def _points(kernel: Kernel, one: KernelTexts) -> int:
+def _points(one: KernelTexts) -> int:
+    """Points of all dims; of a joined kernel those of its products, each of which has one inner dim."""
+    kernel, size = one.kernel, lambda d: resolve(d.size, one.sizes)
     dims = dict.fromkeys(d for store in kernel.stores for d in (*store.order, *all_dims(store.term)))
-    return prod(resolve(d.size, one.sizes) for d in dims)
+    if one.finish is None:
+        return prod(map(size, dims))
+    outer = {*kernel.grid, *kernel.around, *kernel.tiled, *(loop.dim for loop in kernel.loops)}
+    return prod(map(size, outer)) * max(map(size, {*dims} - outer), default=1)
 
 
 def _drawn(number: int, name: str, tensor: torch.Tensor, factor: float) -> np.ndarray:

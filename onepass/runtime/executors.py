@@ -55,7 +55,7 @@ def of_plan(executor: PlanExecutor) -> Prepare:
     def prepare(found: Fused, tensors: Tensors, call: RegionCall) -> Run:
         inputs, given = dict(zip(found.names, tensors)), (_strides(found, call), disk_cache.OF_THIS_VERSION)
         if found.options.verify == "kernel":
-            said = require_equal(executor, found.plan, inputs, call.sizes, given[0])
+            said = require_equal(executor, found.plan, inputs, call.sizes, *given, call.deterministic)
             records.note(found.report.key, said)
         ready = executor.prepare(found.plan, inputs, call.sizes, *given, call.deterministic)
         if call.deterministic and not ready.deterministic:

@@ -6,7 +6,8 @@ nothing beyond a tensor is read or written. Example: `differences(checked)` is a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 
@@ -16,6 +17,8 @@ from ...egraph.terms.sizes import resolve
 from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import all_dims, subterms
 from . import numbers as exact
+from .gluon_interpreter import GluonInterpreter, run_gluon
+from .gluon_language import CopyWindow
 from .interpreter import MOST_ROUNDS, Interpreter
 from .memory import Buffer, KernelFault, Pointer, WrittenTensor
 from .numbers import Numbers, Value
@@ -28,7 +31,9 @@ SHOWN = 3  # elements that a message names
 class Call:
     """One launch of a text: which tensor each pointer is, and the values of the other parameters.
 
-    It has the fields of lowering's LaunchText, and is a record of its own: the check imports nothing of what it checks.
+    maps: tensor maps by parameter: a tensor, its shape and strides, the box, and the bytes of an element. libraries:
+    texts of functions that the text imports. It has the fields of lowering's LaunchText, and is a record of its own:
+    the check imports nothing of what it checks.
     """
 
     text: str
@@ -37,6 +42,13 @@ class Call:
     pointers: Mapping[str, str]
     integers: Mapping[str, int]
     constants: Mapping[str, int]
+    maps: Mapping[str, tuple] = field(default_factory=dict)
+    libraries: tuple[str, ...] = ()
+
+    @property
+    def is_gluon(self) -> bool:
+        """Whether groups of warps wait for one another."""
+        return "gl.warp_specialize(" in self.text
 
 
 @dataclass(frozen=True)
@@ -89,10 +101,20 @@ def run(checked: KernelCheck, most_rounds: int = MOST_ROUNDS) -> dict[str, Buffe
         }
         width = lambda n: np.int32 if abs(n) < 2**31 else np.int64
         arguments |= {name: np.array([n], width(n)) for name, n in call.integers.items()}
-        programs = call.programs if checked.programs is None else np.array(checked.programs)
-        interpreter = Interpreter(call.text, programs, most_rounds, checked.literals)
-        interpreter.call(call.function, arguments | dict(call.constants))
+        arguments |= {name: CopyWindow(buffers[tensor], *rest) for name, (tensor, *rest) in call.maps.items()}
+        _run(call, arguments | dict(call.constants), checked, most_rounds)
     return buffers
+
+
+def _run(call: Call, arguments: Mapping[str, object], checked: KernelCheck, most_rounds: int) -> None:
+    """Runs one launch."""
+    some = np.arange(call.programs) if checked.programs is None else np.array(checked.programs)
+    if call.is_gluon:
+        kernel = GluonInterpreter(call.text, call.programs, most_rounds, checked.literals, call.libraries)
+        run_gluon(kernel, [int(n) for n in some], call.function, arguments)
+    else:
+        interpreter = Interpreter(call.text, some, most_rounds, checked.literals, call.libraries)
+        interpreter.call(call.function, arguments)
 
 
 class Reference:
@@ -165,18 +187,33 @@ def _compared(result: StoredTerm, buffer: Buffer, reference: Reference) -> list[
     memory, shape = reference.made[result.name], reference.shape(result)
     strides = memory.strides if len(shape) == len(memory.shape) else contiguous(shape)
     found, written = buffer.values(shape, strides)
-    partial = reference.checked.programs is not None
-    if partial and not written.any():
+    if reference.checked.programs is None:
+        if not memory.zero and not written.all():
+            return [f"{(~written).sum()} of {written.size} elements of {result.name} are not written"]
+        return _differing(result, found, reference.of(result, None), np.ones(shape, bool), None)
+    if not written.any():
         return [f"nothing is written to {result.name}"]
-    if not partial and not memory.zero and not written.all():
-        return [f"{(~written).sum()} of {written.size} elements of {result.name} are not written"]
-    places = None
-    if partial:
-        places = tuple(np.unique(indices) for indices in np.nonzero(written))
+    said: list[str] = []
+    for places in _blocks(written):
         at = np.ix_(*places)
-        found, written = found.arranged(lambda p: p[at]) if isinstance(found, Numbers) else found[at], written[at]
-    wanted = reference.of(result, places)
-    wrong = ~_same(found, wanted) & (written if partial else True)
+        picked = operator.itemgetter(at)
+        mine = found.arranged(picked) if isinstance(found, Numbers) else picked(found)
+        said += _differing(result, mine, reference.of(result, places), written[at], places)
+    return said
+
+
+def _blocks(written: np.ndarray) -> Iterator[tuple[np.ndarray, ...]]:
+    """The places along each axis of what is written: of each index of all axes but the last two, for which programs
+    write few of the others."""
+    lead = written.ndim - min(2, written.ndim)
+    inner = tuple(range(lead, written.ndim))
+    for first in np.argwhere(written.any(inner)) if lead else [np.zeros(0, np.int64)]:
+        rest = np.nonzero(written[tuple(first)])
+        yield (*(np.array([n]) for n in first), *map(np.unique, rest))
+
+
+def _differing(result: StoredTerm, found: Value, wanted: Value, written: np.ndarray, places) -> list[str]:
+    wrong = ~_same(found, wanted) & written
     if not wrong.any():
         return []
     shown = ", ".join(_at(result, place, places, found, wanted) for place in np.argwhere(wrong)[:SHOWN])

@@ -1,14 +1,16 @@
 """Runs the text of a Triton kernel over exact numbers, all programs of a launch side by side.
 
 The text is parsed, not imported: nothing of Triton is needed. Programs are an axis of every value. A loop runs until
-the last program is through, and a branch runs for those that take it; the others keep their values. Example:
+the last program is through, and a branch runs for those that take it; the others keep their values. Statements run as
+a coroutine, so that a kernel whose warps wait for one another is interpreted by a subclass. Example:
 `Interpreter(text, 4).call("kernel0", arguments)` runs four programs.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -18,66 +20,112 @@ from .memory import KernelFault, Pointer
 from .numbers import Numbers, choose, literal, numbers
 
 MOST_ROUNDS = 20_000  # of one loop: a wrong text may not end
+Steps = Generator[Any, None, Any]  # gives what it waits for; returns what a function returns
+
+
+class Returned(Exception):
+    """A function's end, with its value."""
+
+
+@lru_cache(maxsize=16)
+def parsed(text: str) -> ast.Module:
+    """The tree of a text."""
+    return ast.parse(text)
+
+
+def written(node: ast.AST) -> str:
+    """The text of a node, made once."""
+    known = getattr(node, "text", None)
+    if known is None:
+        known = node.text = ast.unparse(node)  # type: ignore[attr-defined]
+    return known
 
 
 class Interpreter:
     """One launch of a text. programs: the numbers of those that run, or how many do. known: literals of terms,
-    of which one of the text may be a multiple."""
+    of which one of the text may be a multiple. libraries: texts of functions that the text imports."""
 
     def __init__(
-        self, text: str, programs: np.ndarray | int, most_rounds: int = MOST_ROUNDS, known: tuple[float, ...] = ()
+        self,
+        text: str,
+        programs: np.ndarray | int,
+        most_rounds: int = MOST_ROUNDS,
+        known: tuple[float, ...] = (),
+        libraries: Sequence[str] = (),
     ):
-        self.functions = {node.name: node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)}
+        self.body = [node for source in (*libraries, text) for node in parsed(source).body]
+        self.functions = {node.name: node for node in self.body if isinstance(node, ast.FunctionDef)}
         self.programs = np.arange(programs) if isinstance(programs, int) else np.asarray(programs)
         self.most_rounds, self.known = most_rounds, known
         self.active: np.ndarray | None = None  # by program; None: all
+        self.entered: np.ndarray | None = None  # those that run the function
         self.names: dict[str, object] = {}
 
     def call(self, function: str, arguments: Mapping[str, object]) -> None:
         """Runs a function of the text. Raises KernelFault."""
+        for _ in self.steps(function, arguments):
+            raise KernelFault("a kernel without other warps waits")
+
+    def steps(self, function: str, arguments: Mapping[str, object]) -> Steps:
+        """A function of the text as a coroutine."""
         node = self.functions.get(function)
         if node is None:
             raise KernelFault(f"the text has no function {function}")
         wanted = [a.arg for a in node.args.args]
         if missing := [name for name in wanted if name not in arguments]:
             raise KernelFault(f"{function} takes {missing[0]}, which the launch does not give")
-        self._run(node, {name: arguments[name] for name in wanted})
+        return self._run(node, {name: arguments[name] for name in wanted})
 
-    def _run(self, node: ast.FunctionDef, names: dict[str, object]):
-        """Runs a function with these names; what it returns."""
-        before, self.names = self.names, names
+    def _run(self, node: ast.FunctionDef, names: dict[str, object]) -> Steps:
+        """Runs a function with these names; it returns what the function does."""
+        before, self.names, self.entered = (self.names, self.entered), names, self.active
         try:
-            for statement in node.body:
-                if isinstance(statement, ast.Return):
-                    return self.value(statement.value)
-                self._statement(statement)
+            yield from self._statements(node.body)
+        except Returned as end:
+            return end.args[0]
         finally:
-            self.names = before
+            self.names, self.entered = before
         return None
 
     # Statements
 
-    def _statement(self, node: Any) -> None:
+    def _statements(self, body: Sequence[ast.stmt]) -> Steps:
+        for statement in body:
+            yield from self._statement(statement)
+
+    def _statement(self, node: Any) -> Steps:
         match node:
             case ast.Assign(targets=[ast.Name(id=name)]):
                 self._assign(name, self.value(node.value))
             case ast.Assign(targets=[ast.Tuple(elts=targets)]):
                 for target, value in zip(targets, self.value(node.value), strict=True):
-                    self._assign(ast.unparse(target), value)
+                    self._assign(written(target), value)
             case ast.AnnAssign(target=ast.Name(id=name)):
                 self._assign(name, self.value(node.value))
             case ast.AugAssign(target=ast.Name(id=name)):
                 self._assign(name, binary(type(node.op).__name__, self._name(name), self.value(node.value)))
             case ast.For():
-                self._for(node)
+                yield from self._for(node)
             case ast.If():
-                self._if(node)
+                yield from self._if(node)
             case ast.Expr():
-                self.value(node.value)
+                yield from self._effect(node.value)
+            case ast.Return():
+                if self.active is not self.entered:
+                    raise KernelFault("some programs return, and others go on")
+                raise Returned(self.value(node.value))
             case ast.Pass():
                 pass
             case _:
-                raise KernelFault(f"no meaning for the statement {ast.unparse(node)}")
+                raise KernelFault(f"no meaning for the statement {written(node)}")
+
+    def _effect(self, node: Any) -> Steps:
+        """What is called for what it does. A function of the text may wait there."""
+        function = written(node.func) if isinstance(node, ast.Call) else ""
+        if function in self.functions:
+            yield from self._run(self.functions[function], self._given(function, [self.value(a) for a in node.args]))
+        else:
+            self.value(node)
 
     def _assign(self, name: str, value) -> None:
         before = self.names.get(name)
@@ -102,11 +150,15 @@ class Interpreter:
             return choose(active, value, before)
         return np.where(active, value, before.astype(value.dtype))
 
-    def _for(self, node: Any) -> None:
+    def _bounds(self, node: Any) -> tuple[Any, Any, Any]:
+        """First value, end and step of a loop."""
         bounds = [self.value(a) for a in node.iter.args]
-        if ast.unparse(node.iter.func) not in ("tl.range", "tl.static_range", "range"):
-            raise KernelFault(f"no meaning for a loop over {ast.unparse(node.iter)}")
-        low, high, step = (0, *bounds, 1) if len(bounds) == 1 else (*bounds, 1)[:3]
+        if written(node.iter.func) not in ("tl.range", "tl.static_range", "range", "gl.static_range"):
+            raise KernelFault(f"no meaning for a loop over {written(node.iter)}")
+        return (0, *bounds, 1) if len(bounds) == 1 else (*bounds, 1)[:3]
+
+    def _for(self, node: Any) -> Steps:
+        low, high, step = self._bounds(node)
         outside = self.active
         for number in range(self.most_rounds + 1):
             at = low + number * step
@@ -118,21 +170,18 @@ class Interpreter:
                 raise KernelFault(f"a loop has more than {self.most_rounds} rounds")
             self.active = None if running.all() else np.broadcast_to(running, self.programs.shape)
             self._assign(node.target.id, at if is_plain(at) else np.asarray(at))
-            for statement in node.body:
-                self._statement(statement)
+            yield from self._statements(node.body)
         self.active = outside
 
-    def _if(self, node: ast.If) -> None:
+    def _if(self, node: ast.If) -> Steps:
         test = self.value(node.test)
         if is_plain(test):
-            for statement in node.body if test else node.orelse:
-                self._statement(statement)
+            yield from self._statements(node.body if test else node.orelse)
             return
         outside, test = self.active, np.asarray(test).reshape(-1)
         for taken, body in ((test, node.body), (~test, node.orelse)):
             self.active = np.broadcast_to(taken, self.programs.shape) & (True if outside is None else outside)
-            for statement in body if self.active.any() else ():
-                self._statement(statement)
+            yield from self._statements(body if self.active.any() else ())
         self.active = outside
 
     # Expressions
@@ -141,15 +190,24 @@ class Interpreter:
         """The value of an expression."""
         found = EXPRESSIONS.get(type(node))
         if found is None:
-            raise KernelFault(f"no meaning for {ast.unparse(node)}")
+            raise KernelFault(f"no meaning for {written(node)}")
         return found(self, node)
 
     def _name(self, name: str):
         if name in self.names:
             return self.names[name]
         if name in self.functions:
-            return lambda *args: self._run(self.functions[name], self._given(name, args))
+            return lambda *args: self._inlined(name, args)
         raise KernelFault(f"the name {name} has no value")
+
+    def _inlined(self, function: str, args):
+        """What a function of the text returns inside an expression, where nothing waits."""
+        try:
+            next(steps := self._run(self.functions[function], self._given(function, args)))
+        except StopIteration as end:
+            return end.value
+        steps.close()
+        raise KernelFault(f"{function} waits inside an expression")
 
     def _given(self, function: str, args) -> dict[str, object]:
         return dict(zip([a.arg for a in self.functions[function].args.args], args, strict=True))
@@ -159,7 +217,7 @@ class Interpreter:
         return literal(value, self.known) if isinstance(value, float) and self.known and value else value
 
     def _attribute(self, node: Any):
-        text = ast.unparse(node)
+        text = written(node)
         if text in ("tl.PropagateNan.ALL", "tl.PropagateNan.NONE"):
             return ALL_NANS if text.endswith("ALL") else NO_NANS
         if text.startswith("tl."):
@@ -177,8 +235,11 @@ class Interpreter:
         axes = sum(place is not None for place in places)
         array = value.places if isinstance(value, Pointer) else value
         if not whole or is_plain(value) or axes != array.ndim - 1:
-            raise KernelFault(f"no meaning for {ast.unparse(node)}")
+            raise KernelFault(f"no meaning for {written(node)}")
         return rearranged(value, lambda part: part[(slice(None), *places)])
+
+    def _binary(self, node: ast.BinOp):
+        return binary(type(node.op).__name__, self.value(node.left), self.value(node.right))
 
     def _boolean(self, node: ast.BoolOp):
         found = [self.value(part) for part in node.values]
@@ -198,11 +259,11 @@ class Interpreter:
 
     def _comparison(self, node: ast.Compare):
         if len(node.ops) != 1:
-            raise KernelFault(f"no meaning for {ast.unparse(node)}")
+            raise KernelFault(f"no meaning for {written(node)}")
         return binary(type(node.ops[0]).__name__, self.value(node.left), self.value(node.comparators[0]))
 
     def _call(self, node: Any):
-        function = ast.unparse(node.func)
+        function = written(node.func)
         if function == "float":
             return float(node.args[0].value)
         args = [self.value(a) for a in node.args]
@@ -254,14 +315,14 @@ OF_PROGRAMS: dict[str, Callable] = {
 EXPRESSIONS: dict[type, Callable] = {
     ast.Name: lambda self, node: self._name(node.id),
     ast.Constant: lambda self, node: self._literal(node.value),
-    ast.BinOp: lambda self, node: binary(type(node.op).__name__, self.value(node.left), self.value(node.right)),
+    ast.BinOp: lambda self, node: self._binary(node),
     ast.UnaryOp: lambda self, node: unary(type(node.op).__name__, self.value(node.operand)),
-    ast.Compare: Interpreter._comparison,
-    ast.Call: Interpreter._call,
-    ast.Attribute: Interpreter._attribute,
-    ast.Subscript: Interpreter._subscript,
-    ast.IfExp: Interpreter._choice,
-    ast.BoolOp: Interpreter._boolean,
+    ast.Compare: lambda self, node: self._comparison(node),
+    ast.Call: lambda self, node: self._call(node),
+    ast.Attribute: lambda self, node: self._attribute(node),
+    ast.Subscript: lambda self, node: self._subscript(node),
+    ast.IfExp: lambda self, node: self._choice(node),
+    ast.BoolOp: lambda self, node: self._boolean(node),
     ast.Tuple: lambda self, node: tuple(self.value(part) for part in node.elts),
     ast.List: lambda self, node: [self.value(part) for part in node.elts],
 }

@@ -91,6 +91,17 @@ class Buffer:
         else:
             self.data[places] = value
 
+    def add(self, places: np.ndarray, value: Numbers) -> None:
+        """Adds numbers to places, which several may do. Raises KernelFault."""
+        self._require(places, "added to")
+        if not isinstance(self.data, Numbers):
+            raise KernelFault(f"a number is added to {self.name}, which has none")
+        if len(np.unique(places)) < places.size:
+            raise KernelFault(f"a tile is added twice to an element of {self.name}")
+        found = exact.add(self.read(places), value)
+        self.written[places] = True
+        self.data.parts[:, places], self.data.shadow[places] = found.parts[-self.levels :], found.shadow
+
     def check_reads(self, places: np.ndarray) -> None:
         """Raises KernelFault for places that are not the tensor's."""
         self._require(places, "read")

@@ -7,7 +7,7 @@ nodes in its place. Example: of `tl.load(x, mask=m, other=0)` one mutant is `tl.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +31,8 @@ OPERATORS: dict[type, tuple[type, ...]] = {
 ORDERED = (ast.Sub, ast.Div, ast.FloorDiv, ast.Mod)  # operators whose operands may not be exchanged
 OTHER_FUNCTIONS = {"maximum": "minimum", "minimum": "maximum", "max": "min", "exp2": "exp", "exp": "exp2", "sum": "max"}
 UNTOUCHED = ("cast", "to")  # a width of integers, and types of floats
+Edits = Iterator[tuple[str, ast.AST]]
+Edit = Callable[[ast.AST], Edits]
 
 
 @dataclass(frozen=True)
@@ -41,20 +43,29 @@ class Mutant:
     text: str
 
 
-def mutants(text: str) -> Iterator[Mutant]:
-    """Every mutant of the functions of a text."""
-    tree = ast.parse(text)
-    seen, lines = {ast.unparse(tree)}, text.splitlines()
-    for number, node in enumerate(ast.walk(tree)):
-        for edit in EDITS:
-            for kind, changed in edit(node):
-                found = deepcopy(tree)
-                place = next(n for k, n in enumerate(ast.walk(found)) if k == number)
-                _replace(found, place, changed)
-                mutated = ast.unparse(ast.fix_missing_locations(found))
-                if mutated not in seen:
-                    seen.add(mutated)
-                    yield Mutant(f"{kind}: {_shown(node)}; in: {lines[_number(node) - 1].strip()}", mutated)
+def mutants(text: str, edits: Sequence[Edit] | None = None) -> Iterator[Mutant]:
+    """Every mutant of the functions of a text. edits: how it is changed, EDITS by default."""
+    parts = ast.parse(text).body
+    written, seen, lines = [ast.unparse(part) for part in parts], set(), text.splitlines()
+    for n, part in enumerate(parts):
+        seen.add(written[n])
+        for number, node in enumerate(ast.walk(part)):
+            for edit in edits or EDITS:
+                for kind, changed in edit(node):
+                    mutated = ast.unparse(ast.fix_missing_locations(_with_change(part, number, changed)))
+                    if mutated not in seen:
+                        seen.add(mutated)
+                        rest = [*written[:n], mutated, *written[n + 1 :]]
+                        what = f"{kind}: {_shown(node)}; in: {lines[_number(node) - 1].strip()}"
+                        yield Mutant(what, "\n".join(rest))
+
+
+def _with_change(part: ast.stmt, number: int, changed: ast.AST) -> ast.AST:
+    """A copy with another node in the place of one, by its number."""
+    found = ast.Module([deepcopy(part)], [])
+    place = next(node for k, node in enumerate(ast.walk(found.body[0])) if k == number)
+    _replace(found, place, changed)
+    return found
 
 
 def _shown(node: ast.AST) -> str:
@@ -75,7 +86,6 @@ def _replace(tree: ast.Module, place: ast.AST, changed: ast.AST) -> None:
                 value[:] = [changed if item is place else item for item in value]
 
 
-Edits = Iterator[tuple[str, ast.AST]]
 
 
 def _changed(node, **fields):
@@ -114,6 +124,8 @@ def literals(node: ast.AST) -> Edits:
 
 
 def _other(value):
+    if isinstance(value, bool):
+        return not value
     return value + 1 if isinstance(value, int) else 2 * value if value else 1.0
 
 
@@ -198,5 +210,75 @@ def names(node: ast.AST) -> Edits:
                 yield "name", ast.Name(node.id.removesuffix(ending) + other, ast.Load())
 
 
-EDITS: tuple[Callable[[ast.AST], Edits], ...]
+# Of kernels whose warps wait for one another
+
+WAITS = ("mbarrier.wait", "tma.store_wait", "warpgroup_mma_wait", "sync", "take_turn", "wait_for_programs")
+ARRIVALS = ("mbarrier.arrive", "fence_async_shared", "arrive", "give_turn", "signal_program")
+TOUCHES = ("copy_in(", "copy_out(", "warpgroup_mma(", ".load(", ".store(", "add_in_order(")
+
+
+def _called(node: Any) -> str:
+    value = getattr(node, "value", None)
+    return ast.unparse(value.func) if isinstance(value, ast.Call) else ""
+
+
+def waits(node: Any) -> Edits:
+    """The other parity, no condition, another count of arrivals, another slot of a ring."""
+    if _is(node, "wait") and len(node.args) > 1:
+        yield "parity", _changed(node, args=[node.args[0], ast.BinOp(node.args[1], ast.BitXor(), ast.Constant(1))])
+    if isinstance(node, ast.Call) and any(k.arg == "pred" for k in node.keywords):
+        yield "condition dropped", _changed(node, keywords=[k for k in node.keywords if k.arg != "pred"])
+    if _is(node, "init"):
+        more = ast.BinOp(node.keywords[0].value, ast.Add(), ast.Constant(1))
+        yield "arrivals", _changed(node, keywords=[ast.keyword("count", more)])
+    if _is(node, "index"):
+        yield "slot", _changed(node, args=[ast.BinOp(node.args[0], ast.BitXor(), ast.Constant(1))])
+        yield "slot", _changed(node, args=[ast.Constant(0)])
+
+
+def products(node: Any) -> Edits:
+    """A product that adds, or that does not."""
+    for keyword in node.keywords if isinstance(node, ast.Call) else ():
+        if keyword.arg == "use_acc" and isinstance(keyword.value, ast.Constant):
+            others = [k for k in node.keywords if k is not keyword]
+            other = ast.keyword("use_acc", ast.Constant(not keyword.value.value))
+            yield "adds or not", _changed(node, keywords=[*others, other])
+
+
+def rings(node: ast.AST) -> Edits:
+    """A slot fewer."""
+    if isinstance(node, ast.List) and node.elts and isinstance(node.elts[0], ast.Constant):
+        first = node.elts[0].value
+        if isinstance(first, int) and first > 1 and (len(node.elts) == 1 or ast.unparse(node.elts[-1]) == '1'):
+            yield "a slot fewer", _changed(node, elts=[ast.Constant(first - 1), *node.elts[1:]])
+
+
+def order(node: Any) -> Edits:
+    """A wait behind what comes after it, an arrival before what it comes after."""
+    for place, (one, other) in enumerate(zip(getattr(node, "body", ()), getattr(node, "body", ())[1:])):
+        late = _called(one) in WAITS and _called(other) not in WAITS
+        early = _called(other) in ARRIVALS and _called(one) not in ARRIVALS
+        texts = [ast.unparse(one), ast.unparse(other)]
+        if (late or early) and any(name in texts[late] for name in (*TOUCHES, *WAITS, *ARRIVALS)):
+            body = [*node.body[:place], other, one, *node.body[place + 2 :]]
+            yield f"exchanged {' and '.join(text.splitlines()[0] for text in texts)}", _changed(node, body=body)
+
+
+def counters(node: Any) -> Edits:
+    """A count that stays, or rounds of a producer or a consumer that fall out."""
+    if isinstance(node, ast.AugAssign):
+        yield "dropped", ast.Pass()
+    called: Any = getattr(node, "iter", None)
+    if isinstance(node, ast.For) and ast.unparse(called.func) == "range" and len(called.args) == 2:
+        low, high = called.args
+        for kind, bounds in (
+            ("first round dropped", [ast.BinOp(low, ast.Add(), ast.Constant(1)), high]),
+            ("last round dropped", [low, ast.BinOp(high, ast.Sub(), ast.Constant(1))]),
+        ):
+            yield kind, _changed(node, iter=_changed(called, args=bounds))
+
+
+EDITS: tuple[Edit, ...]
 EDITS = (operators, literals, calls, masks, axes, loops, statements, strides, names)
+EDITS_OF_WARPS: tuple[Edit, ...]
+EDITS_OF_WARPS = (*EDITS, waits, products, rings, order, counters)

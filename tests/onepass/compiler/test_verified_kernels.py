@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import onepass
+from onepass.compiler import verified_kernels
 from onepass.compiler.options import Options
 from onepass.compiler.verified_kernels import (
     TypicalSizes,
@@ -21,11 +22,16 @@ from onepass.egraph.terms.ops import const, iota, le, load, sqrt, sum_over, tanh
 from onepass.egraph.terms.term import Dim, Tensor
 from onepass.errors import OptionError
 from onepass.lowering.executors import GLUON, TILED, TRITON
+from onepass.lowering.gluon import launch as gluon_launch
+from onepass.lowering.launch.triton_compat import gluon_missing
 from onepass.lowering.plan.records import NotPlannable
 from onepass.lowering.triton import launch
-from tests.lowering.triton.test_launch_texts import attention
+from tests.lowering.triton.test_launch_texts import attention, plan_of
+from tests.support.gluon_ahead_of_time import backward_plan_of, inputs_of, plain
+from tests.support.on_hopper import pretend_hopper
 
 pytestmark = pytest.mark.usefixtures("fresh")
+needs_gluon = pytest.mark.skipif(gluon_missing() is not None, reason="needs Gluon")
 
 
 def fast(**options):
@@ -89,12 +95,39 @@ def test_the_option_is_read_and_carried():
 
 def test_who_has_no_text_that_can_be_checked():
     assert "no texts" in require_equal(TILED, None, {}, {}, None)
-    with pytest.raises(NotPlannable, match="plain Triton"):
-        require_equal(GLUON, None, {}, {}, None)
+
+
+@needs_gluon
+def test_hopper_form_is_held_against_its_terms(monkeypatch):
+    pretend_hopper(monkeypatch)
+    given = inputs_of("full", 16, rows=130, columns=130, batch=1, heads=1)
+    plan, tensors = plan_of(plain("full"), given)
+    assert "the text computes its terms" in require_equal(GLUON, plan, tensors, {}, None)
+    right = gluon_launch.emit
+
+    def without_fences(*args):
+        found = right(*args)
+        assert "fence_async_shared()" in found.text
+        return dataclasses.replace(found, text=found.text.replace("fence_async_shared()", "pass"))
+
+    monkeypatch.setattr(gluon_launch, "emit", without_fences)
+    with pytest.raises(WrongKernel, match=r"rows_full.* is used while the start of"):
+        require_equal(GLUON, plan, tensors, {}, None)
+
+
+@needs_gluon
+def test_a_joined_backward_that_is_too_large_is_left_to_others(monkeypatch):
+    pretend_hopper(monkeypatch)
+    plan = backward_plan_of("full", 16, rows=128, columns=128, batch=1, heads=1)
+    tensors = {t.name: torch.randn(t.shape).to(getattr(torch, t.dtype)) for t in plan.inputs}
+    assert "the text computes its terms" in require_equal(GLUON, plan, tensors, {}, None)
+    monkeypatch.setattr(verified_kernels, "MOST_JOINED_PRODUCTS", 128**2 * 16 - 1)
+    with pytest.raises(NotPlannable, match="too large"):
+        require_equal(GLUON, plan, tensors, {}, None)
 
 
 def test_masks_and_sizes_of_a_call_are_kept():
-    from tests.lowering.triton.test_launch_texts import masked, plan_of
+    from tests.lowering.triton.test_launch_texts import masked
 
     mask = torch.where(torch.rand(40, 40) < 0.5, 0.0, -torch.inf)
     plan, tensors = plan_of(masked, [*inputs(), mask])
