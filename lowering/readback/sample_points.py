@@ -28,7 +28,8 @@ class Points:
 
     sizes: values of symbols. structured: sizes of dims whose indices are compared or computed with. weighed: those of
     softmax states and conditions. whole: those of which all indices count. lengths: of structured dims. offsets:
-    numbers that indices are compared with. most: indices of a structured dim. more: indices of dims instead of a sample.
+    numbers that indices are compared with. most: indices of a structured dim. more: indices of dims instead of a
+    sample.
     """
 
     sizes: Mapping[str, int]
