@@ -210,7 +210,7 @@ def mine(tmp_path):
 def test_assumed_inputs_are_said(name, assumed, mine, capsys):
     assert command.main(["explain", f"{mine}:{name}"]) == 0
     said = capsys.readouterr()
-    assert f"assumed {assumed} of shape (1, 4, 128, 64); to give others, write `def example_inputs" in said.err
+    assert f"assumed {assumed} of shape (1, 4, 128, 64); to give others, give --shape, or write `def" in said.err
     assert "1 fused" in said.out and f"{mine}:4" in said.out
 
 

@@ -151,7 +151,10 @@ def test_a_file_of_other_columns_is_refused(tmp_path, capsys):
         results.read(path)
     assert command("--suite", "peers", "--out", path) == 2
     assert f"onepass bench: {path} has columns a, b" in capsys.readouterr().err
-    assert command("--suite", "peers", "--shapes", "(") == 2
+    with pytest.raises(SystemExit) as refused:
+        command("--suite", "peers", "--shapes", "(")
+    assert refused.value.code == 2
+    assert "--shapes" in capsys.readouterr().err
 
 
 def test_the_command_line_knows_the_scales():

@@ -14,7 +14,7 @@ from onepass.compiler import compiled_region, traffic
 from onepass.compiler.options import Options
 from onepass.graph.trace import program_of
 from onepass.lowering import executors as plan_executors
-from onepass.lowering.plan.records import NotPlannable
+from onepass.lowering.plan.records import NotPlannable, Plan
 from onepass.report import records
 from onepass.runtime import executors, runner
 
@@ -70,8 +70,9 @@ CHAINS = [
 @pytest.mark.parametrize("option, refused, chain", CHAINS)
 def test_the_chain_of_a_gpu_ends_in_the_original_calls(option, refused, chain, monkeypatch):
     monkeypatch.setattr(plan_executors.GluonExecutor, "refusal", lambda *_: refused)
-    assert executors.preference(option, None, torch.device("cuda")) == chain
-    assert executors.preference("auto", None, torch.device("cpu")) == ("tiled",)
+    plan = Plan((), (), ())
+    assert executors.preference(option, plan, torch.device("cuda")) == chain
+    assert executors.preference("auto", plan, torch.device("cpu")) == ("tiled",)
 
 
 @pytest.mark.slow
