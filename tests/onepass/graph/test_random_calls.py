@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
+import onepass.operator  # noqa: F401  (registers the operation)
 from onepass.graph.random_calls import MARK, draw_seeds, draws, remove_seeds
 
 INPUT = torch.randn(2, 4, 8)
