@@ -54,7 +54,7 @@ def report_lines(report: Report) -> Iterator[str]:
         yield f"\nregion {number}"
         yield from (f"  {line}" for line in region_lines(region))
     for refused in report.refusals:
-        yield f"\nleft as written: {refused.where}\n  {refused.reason}"
+        yield f"\nleft as written: {refused.where}\n  {refused.reason}\n  way out: {way_out(refused)}"
     for failure in report.failures:
         yield f"\nfailed inside onepass, the original runs: {failure}"
     for found in report.breaks:

@@ -28,7 +28,7 @@ def test_the_blocks_run_and_the_report_is_the_one_shown():
             with contextlib.redirect_stdout(io.StringIO()) as output:
                 exec(code, namespace)
             printed = output.getvalue()
-    assert kinds.count("python") == 3 and kinds.count("text") == 1
+    assert kinds.count("python") == 4 and kinds.count("text") == 2
     assert "shift_leaves_softmax is proved" in printed
 
 
