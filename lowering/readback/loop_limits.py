@@ -68,7 +68,8 @@ def _with_columns(loop: Loop, values: SampledValues) -> SampledValues:
         if len(columns) > MOST_COLUMNS:
             columns = columns[np.linspace(0, len(columns) - 1, MOST_COLUMNS).astype(int)]
     more = {**points.more, loop.dim: columns}
-    return SampledValues(replace(points, more=more), values.ranges, values.sizes)
+    again = replace(points, more=more, found={})
+    return SampledValues(again, values.ranges, values.sizes, values.trial, values.literals)
 
 
 def _demand_direction(limit: Limit, rows: Dim | None, values: SampledValues, where: str) -> None:

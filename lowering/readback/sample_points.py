@@ -100,8 +100,8 @@ def weighed_sizes(nodes: Iterable[Term]) -> frozenset:
     for node in nodes:
         if node.op == "reduce" and node.attrs[0] not in ("sum", "prod"):
             found.add(node.attrs[1].size)
-        elif node.op == "where":
-            found |= {d.size for d in node.args[0].dims}
+        elif node.dtype == "bool":
+            found |= {d.size for d in node.dims}
     return frozenset(found)
 
 

@@ -1,8 +1,8 @@
 """Plans that compute something else, and were read back as what was asked for: none is now.
 
 A value that was doubled was seen where it differed, and then found equal at other indices. A product in place of a sum
-over equal ids was found equal as no two ids that were looked at are equal. A store that adds over no dim does so to
-memory that nobody sets to zero.
+over equal ids was found equal as no two ids that were looked at are equal, and a range as exact as no two numbers were
+unlike. A store that adds over no dim does so to memory that nobody sets to zero.
 """
 
 import pytest
@@ -18,6 +18,7 @@ WRONG = {
     "hidden rows, differential": ("value doubled", "stored twice as large"),
     "documents from cumulative lengths": ("sum as prod",),
     "invariant points": ("combined otherwise",),
+    "order given": ("exact flag",),
 }
 
 
