@@ -37,7 +37,7 @@ demo: $(READY) ## a small GPT-like block, fused: what happened, how right, how f
 PYTEST = $(PYTHON) -m pytest -q -n $(JOBS) --dist worksteal --durations=15
 
 # Without the slow tests, and with some cases of large families. A part that is named runs whole: make test TESTS=tests/rules
-test: $(READY) ## the tests but the slow ones, about 15 minutes on two cores
+test: $(READY) ## the tests but the slow ones, about 10 minutes on two cores
 	$(PYTEST) $(or $(TESTS),--quick)
 
 test-all: $(READY) ## all tests, about 45 minutes
