@@ -67,3 +67,12 @@ def test_products_over_a_loop_are_refused():
     captured = translate(program_of(chances, *(torch.randn(2, 300, 16) for _ in range(3))))
     with pytest.raises(NotPlannable, match="a product of many has no exact form"):
         optimize_all(captured.results, invariant=True)
+
+
+def test_sums_that_no_softmax_weighs_are_refused():
+    def sigmoids(q, k, v):
+        return torch.sigmoid(q @ k.mT) @ v
+
+    captured = translate(program_of(sigmoids, *(torch.randn(2, 300, 16) for _ in range(3))))
+    with pytest.raises(NotPlannable, match="no softmax weighs"):
+        optimize_all(captured.results, invariant=True)
