@@ -142,7 +142,7 @@ class _KernelReader(Canonical):
         yield placed(store, term) if store.places else Meaning(term, store.order, store.output)
 
     def _summed_by(self, store: Store) -> list[Dim]:
-        """The dims over which a store adds: of memory to which nothing is added, nobody sees to that it is zero."""
+        """The dims over which a store adds. Raises NotReadBack where it adds over none: nothing zeroes its memory."""
         if not store.adds:
             return []
         found = [d for d in (*self.kernel.tiled, *self.kernel.grid) if d not in store.order]

@@ -167,7 +167,8 @@ class Program:
 
     def bound(self, sizes: Mapping[str, int], device: torch.device) -> Callable[[Sequence[torch.Tensor]], tuple]:
         """A function that runs the region for these sizes on this device; arguments that are no tensors are fixed."""
-        known: dict[str, Any] = {  # what an operation calls at once: its own call in Python costs a small tensor's time
+        # `_op` is the function behind an operation: to call the operation itself takes as long as a small tensor's work
+        known: dict[str, Any] = {
             f"f{n}": operator.getitem if node.target == GETITEM else operation(node.target)._op
             for n, node in enumerate(self.nodes)
         }

@@ -233,8 +233,9 @@ class Runner:
 
     def order(self, device: torch.device, call: RegionCall) -> dict[str, tuple[str, executors.Prepare]]:
         """Who runs a call of the plan, best first: (its name in the report, what prepares it); what was tuned leads."""
-        why = unfit(self.found, call) or self._stores_too_much(call)
-        if why and self.found.options.invariant and not unfit(self.found, call):
+        unfitting = unfit(self.found, call)
+        why = unfitting or self._stores_too_much(call)
+        if why and not unfitting and self.found.options.invariant:
             raise ExecutorError(f"{NOT_INVARIANT}: {why}")
         if why:
             records.note(self.found.report.key, f"{executors.ORIGINAL} run at some sizes: {why}")

@@ -204,23 +204,22 @@ class SharedView:
 
     def read(self, warps: Warps, what: str, asynchronous: bool = False) -> tuple[Value, int]:
         """The values, and the number of the access. asynchronous: by a copy or a product, which is over later."""
-        what = f"{what} of {self.buffer.name} by {warps.name}"
-        self.buffer.check(self.places, warps.fenced if asynchronous else warps.known, what, writes=False)
-        number = self.buffer.memory.access(what)
-        self.buffer.note(self.places, number, writes=False)
-        if not asynchronous:
-            warps.known |= 1 << number
+        number = self._access(warps, f"{what} of {self.buffer.name} by {warps.name}", asynchronous, writes=False)
         return self.buffer.get(self.places), number
 
     def write(self, value: Value, warps: Warps, what: str, asynchronous: bool = False) -> int:
         """Writes values; the number of the access."""
         if value.shape != self.shape:
             raise KernelFault(f"a tile of {value.shape} is written to {self.shape} of {self.buffer.name}")
-        what = f"{what} to {self.buffer.name} by {warps.name}"
-        self.buffer.check(self.places, warps.fenced if asynchronous else warps.known, what, writes=True)
+        number = self._access(warps, f"{what} to {self.buffer.name} by {warps.name}", asynchronous, writes=True)
+        self.buffer.put(self.places, value)
+        return number
+
+    def _access(self, warps: Warps, what: str, asynchronous: bool, writes: bool) -> int:
+        """The number of an access that these warps may begin now. Raises KernelFault where it is a race."""
+        self.buffer.check(self.places, warps.fenced if asynchronous else warps.known, what, writes=writes)
         number = self.buffer.memory.access(what)
-        self.buffer.note(self.places, number, writes=True)
+        self.buffer.note(self.places, number, writes=writes)
         if not asynchronous:
             warps.known |= 1 << number
-        self.buffer.put(self.places, value)
         return number

@@ -7,7 +7,6 @@ counts the batches of which some row differs, and `--without` those that differ 
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -22,9 +21,9 @@ import torch.fx.experimental._config as shape_config
 from torch import Tensor
 from torch._dynamo import config as dynamo_config
 
-from onepass import process_state
 from onepass.lowering.cost import invariant_plans
 from onepass.lowering.plan.kernel_config import TritonConfig
+from tests.fuzz import batches
 
 SLOTS, BATCHES_OF_A_PROGRAM = 16, 100
 
@@ -229,12 +228,10 @@ def run(count: int, seed: int, executor: str = "tiled", invariant: bool = True) 
         stack.enter_context(dynamo_config.patch(recompile_limit=1000, accumulated_recompile_limit=10000))
         if executor == "triton":
             stack.enter_context(small_kernels(random))
-        for start in range(0, count, BATCHES_OF_A_PROGRAM):
-            torch._dynamo.reset()
-            process_state.forget()
+        for numbers in batches.turns(count, BATCHES_OF_A_PROGRAM):
             form = Form.random(random)
             call = compiled(form, executor, invariant)
-            for number in range(start, min(start + BATCHES_OF_A_PROGRAM, count)):
+            for number in numbers:
                 s = draw(random, form, 200 if executor == "triton" else 1300)
                 if said := differs(form, call, s, random):
                     sizes = f"{list(s.q.shape)} {s.lengths.tolist()}"
@@ -243,15 +240,11 @@ def run(count: int, seed: int, executor: str = "tiled", invariant: bool = True) 
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--count", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--executor", default="tiled", choices=("tiled", "triton"))
+    parser = batches.parser(__doc__)
     parser.add_argument("--without", action="store_true", help="without the option")
     asked = parser.parse_args()
     found = run(asked.count, asked.seed, asked.executor, not asked.without)
-    print(*found, f"{asked.count} batches, {len(found)} differ", sep="\n")
-    return bool(found)
+    return batches.exit_status(found, asked.count, "differ")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ and the first page. Where no key is kept, both may say NaN.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
@@ -15,8 +14,8 @@ from random import Random
 import torch
 from torch import Tensor
 
-from onepass import process_state
 from onepass.api.backend import onepass_backend
+from tests.fuzz import batches
 from tests.support.pages import GARBAGE, HEADS, SPELLINGS, Batch, Spelling, doubled
 
 MAX_BATCH, MAX_ROW = 5, 7
@@ -104,26 +103,19 @@ def run(count: int, seed: int, executor: str = "tiled") -> list[str]:
     """What is wrong with so many random batches. Programs take turns, and each is called with several of them."""
     found, random = [], Random(seed)
     spellings = [s for s in SPELLINGS if not any(word in s.name for word in LEFT_OUT)]
-    for start in range(0, count, BATCHES_OF_A_PROGRAM):
-        torch._dynamo.reset()
-        process_state.forget()
+    for numbers in batches.turns(count, BATCHES_OF_A_PROGRAM):
         spelling, form = random.choice(spellings), Form.random(random)
         call = compiled(spelling, executor)
-        for number in range(start, min(start + BATCHES_OF_A_PROGRAM, count)):
+        for number in numbers:
             if said := wrong(spelling, call, draw(random, form, spelling.wraps)):
                 found.append(f"{spelling.name} with {form}, batch {number} of seed {seed}: {said}")
     return found
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--count", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--executor", default="tiled", choices=("tiled", "triton"))
-    asked = parser.parse_args()
+    asked = batches.parser(__doc__).parse_args()
     found = run(asked.count, asked.seed, asked.executor)
-    print(*found, f"{asked.count} batches, {len(found)} wrong", sep="\n")
-    return bool(found)
+    return batches.exit_status(found, asked.count, "wrong")
 
 
 if __name__ == "__main__":

@@ -43,17 +43,22 @@ def inputs():
     return [torch.randn(1, 2, 40, 12) for _ in range(3)]
 
 
-@pytest.fixture
-def wrong_text(monkeypatch):
-    """A text with another scale than its term's."""
-    right = launch.emit
+def change_texts(monkeypatch, module, old, new):
+    """Texts that a module emits have `new` in place of `old`, which each of them has."""
+    right = module.emit
 
     def emit(*args):
         found = right(*args)
-        assert "* 0.36067376022224085" in found.text
-        return dataclasses.replace(found, text=found.text.replace("* 0.36067376022224085", "* 0.3606"))
+        assert old in found.text
+        return dataclasses.replace(found, text=found.text.replace(old, new))
 
-    monkeypatch.setattr(launch, "emit", emit)
+    monkeypatch.setattr(module, "emit", emit)
+
+
+@pytest.fixture
+def wrong_text(monkeypatch):
+    """A text with another scale than its term's."""
+    change_texts(monkeypatch, launch, "* 0.36067376022224085", "* 0.3606")
     launch.launcher.cache_clear()
     yield
     launch.launcher.cache_clear()
@@ -103,14 +108,7 @@ def test_hopper_form_is_held_against_its_terms(monkeypatch):
     given = inputs_of("full", 16, rows=130, columns=130, batch=1, heads=1)
     plan, tensors = plan_of(plain("full"), given)
     assert "the text computes its terms" in require_equal(GLUON, plan, tensors, {}, None)
-    right = gluon_launch.emit
-
-    def without_fences(*args):
-        found = right(*args)
-        assert "fence_async_shared()" in found.text
-        return dataclasses.replace(found, text=found.text.replace("fence_async_shared()", "pass"))
-
-    monkeypatch.setattr(gluon_launch, "emit", without_fences)
+    change_texts(monkeypatch, gluon_launch, "fence_async_shared()", "pass")
     with pytest.raises(WrongKernel, match=r"rows_full.* is used while the start of"):
         require_equal(GLUON, plan, tensors, {}, None)
 
