@@ -1,9 +1,10 @@
 """Few queries against a long cache on one GPU: kernels of derived plans under several settings, and SDPA's by name.
 
 `decode.py b4h32g8k16384d128:16x64x4x3x0,...`: g queries share a key head; with l512 behind it all share rows of that
-width, from which keys and values are raised. A setting is rows x loop x warps x stages x parts, 0 parts for as many as
-fill the device. Each is compared with float32; rates are bytes of what is kept over the median time of a captured call
-with a cold L2 cache, and last comes what a call that is not captured costs the host.
+width, from which keys and values are raised; with q8 keys and values are int8 with a scale for each. A setting is rows
+x loop x warps x stages x parts, 0 parts for as many as fill the device. Each is compared with float32; rates are bytes
+of what is kept over the median time of a captured call with a cold L2 cache, and last comes what a call that is not
+captured costs the host.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
 
+from bench import quantised_cache
 from onepass.bench.beyond_flex import latent
 from onepass.bench.problems import repeated, sdpa
 from onepass.compiler.optimize import optimize
 from onepass.graph.trace import program_of
 from onepass.lowering.plan.kernel_config import TritonConfig
-from onepass.lowering.triton.launch import Launcher
+from onepass.lowering.triton.launch import Launcher, LaunchError
 from onepass.translate.translate import translate
 
 TOLERANCE = 2e-2
@@ -38,12 +40,16 @@ def plain(q, k, v):
     return torch.softmax(q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1]), dim=-1) @ v
 
 
-FORM = re.compile(r"b(\d+)h(\d+)g(\d+)k(\d+)d(\d+)(?:l(\d+))?")
+FORM = re.compile(r"b(\d+)h(\d+)g(\d+)k(\d+)d(\d+)(?:l(\d+))?(q8)?")
 
 
 def problem(text: str):
     """The function, its arguments and their names in a plan; with a latent width l, keys are raised from such rows."""
-    b, h, g, k, d, width = (int(n or 0) for n in FORM.fullmatch(text).groups())
+    *numbers, quantised = FORM.fullmatch(text).groups()
+    b, h, g, k, d, width = (int(n or 0) for n in numbers)
+    if quantised:
+        names = ("q", "k", "v", "scale_k", "scale_v")
+        return quantised_cache.attention, quantised_cache.tensors(b, h, h // g, 1, k, d), names
     sizes = [(b, h, 1, d), (b, k, width), *[(h, width, d)] * 2] if width else [(b, h, 1, d), *[(b, h // g, k, d)] * 2]
     names = ("q", "c", "up_keys", "up_values") if width else ("q", "k", "v")
     scales = [math.sqrt(width) if name.startswith("up") else 1.0 for name in names]
@@ -116,14 +122,18 @@ def main() -> None:
     for text, _, settings in (given.partition(":") for given in chosen.problems):
         torch.manual_seed(0)
         function, inputs, names = problem(text)
-        first = [x.float() if name.startswith("up") else x[:1].float() for name, x in zip(names, inputs, strict=True)]
+        wide = lambda x: x.float() if x.is_floating_point() else x
+        first = [wide(x if name.startswith("up") else x[:1]) for name, x in zip(names, inputs, strict=True)]
         right = function(*first)
-        cache = sum(2 * x.numel() for name, x in zip(names, inputs, strict=True) if name in "ckv")
+        cache = sum(x.nbytes for name, x in zip(names, inputs, strict=True) if name in "ckv")
         print(f"{text}: {cache / 2**20:.0f} MiB")
         grouped = {"enable_gqa": True} if function is plain and inputs[0].shape[1] > inputs[1].shape[1] else {}
         runs = {f"sdpa {n}": (sdpa(n, *inputs, **grouped), None) for n in ("cudnn", "flash") if function is plain}
         for setting in ("default", *filter(None, settings.split(","))):
-            runs[setting] = launcher(function, inputs, names, setting)
+            try:
+                runs[setting] = launcher(function, inputs, names, setting)
+            except LaunchError as reason:
+                print(f"  {setting:16} {reason}")
         for name, (call, made) in runs.items():
             try:
                 replay, result = captured(call)

@@ -1,8 +1,9 @@
 """Programs in which a plan stores a part because that takes less time, on one GPU, with and without that choice.
 
-`python bench/stored_parts.py --out results.csv`. "own" is the plan that stores only what it has to, "chosen" the one of
-the least estimated time. Results are compared with float64. Milliseconds are medians with a cold L2 cache of calls that
-are captured as a graph of CUDA, so that no time on the host counts.
+`python bench/stored_parts.py --out results.csv`. "own" is the plan by the planner's rules, "chosen" the one of the
+least estimated time. `--suites cpu gpu` adds the cases of the suites, at these scales, whose plan the choice changes.
+Results are compared with float64. Milliseconds are medians with a cold L2 cache of calls that are captured as a graph
+of CUDA, so that no time on the host counts.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import statistics
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from itertools import chain
 from pathlib import Path
 from unittest import mock
 
@@ -25,10 +27,18 @@ import onepass
 from bench.paged_decode import captured
 from onepass import process_state
 from onepass.bench.results import write_rows
+from onepass.bench.scales import SCALES
+from onepass.bench.suites import cases
 from onepass.bench.timing import ContestantResult, in_turns, said
+from onepass.compiler.optimize import optimize_all
+from onepass.errors import OnepassError
+from onepass.graph.trace import program_of
 from onepass.lowering.cost import cheapest_plan
+from onepass.lowering.plan.records import NotPlannable
+from onepass.translate.translate import translate
 
 ROUNDS = 5
+SUITES = ("variants", "flashlight", "beyond", "decode")
 FIELDS = ("program", "contestant", "milliseconds", "kernels", "error", "where")
 
 
@@ -74,6 +84,21 @@ def programs() -> Iterator[tuple[str, Callable, list[Tensor]]]:
         yield f"latents, {name}", latent, [drawn(batch, 16, rows, 128), drawn(batch, 16, rows, 64), *cache, *made]
 
 
+def changed(scale: str) -> Iterator[tuple[str, Callable, list[Tensor]]]:
+    """The cases of the suites whose plan the choice changes, as `programs` has them."""
+    for case in (case for suite in SUITES for case in cases(suite, SCALES[scale])):
+        problem = case.make("cuda", torch.bfloat16)
+        try:
+            region = translate(program_of(problem.plain, *problem.arguments))
+            chosen = optimize_all(region.results).plan
+            with mock.patch.object(cheapest_plan, "LEAST_GAIN", math.inf):
+                own = optimize_all(region.results).plan
+        except (OnepassError, NotPlannable):
+            continue
+        if own.kernels != chosen.kernels:
+            yield f"{case.variant} {case.shape}", problem.plain, list(problem.arguments)
+
+
 def drawn(*sizes: int) -> Tensor:
     return torch.randn(*sizes, device="cuda").bfloat16()
 
@@ -102,7 +127,8 @@ def measured(name: str, function: Callable, tensors: list[Tensor]) -> list[dict[
             row["where"] = said(error)
         rows[contestant] = row
     for contestant, taken in in_turns(calls, ROUNDS, dict.fromkeys(calls, ContestantResult())).items():
-        rows[contestant]["milliseconds"] = statistics.median(taken)
+        if taken:
+            rows[contestant]["milliseconds"] = statistics.median(taken)
     return list(rows.values())
 
 
@@ -114,10 +140,12 @@ def _results(found: Tensor | tuple[Tensor, ...]) -> list[Tensor]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, help="a file for the rows, as comma-separated values")
+    parser.add_argument("--suites", nargs="*", choices=SCALES, default=[], help="cases of the suites, at these scales")
+    parser.add_argument("--only-suites", action="store_true", help="no other programs")
     asked = parser.parse_args()
     torch.manual_seed(0)
     rows = []
-    for name, function, tensors in programs():
+    for name, function, tensors in chain([] if asked.only_suites else programs(), *map(changed, asked.suites)):
         for row in measured(name, function, tensors):
             rows.append(row)
             print(*(f"{row.get(n, ''):.4g}" if isinstance(row.get(n), float) else row.get(n, "") for n in FIELDS),

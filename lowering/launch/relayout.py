@@ -1,7 +1,9 @@
 """Copies inputs that tiles would read against their order in memory, so that the axis of a tile is contiguous.
 
 Memory is read in sectors of 32 bytes. Example: a tile over i and j of a tensor [b, i, j, h] uses one number of each
-sector, and every head reads all sectors again. The copy has j next to j. A copy is made only where it saves much.
+sector, and every head reads all sectors again. The copy has j next to j. So it is with a tile over i and d of queries,
+keys and values that are packed as [.., i, d, 3]. And rows that do not begin at multiples of 16 bytes are read number by
+number, as a bias of 49 x 49 is; those of a copy do. A copy is made only where it saves much.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import triton.language as tl
 from ...egraph.terms.sizes import resolve
 from ...egraph.terms.term import Dim, Term
 from ..analysis.dim_roles import stepped
+from ..analysis.read_places import places_read
 from ..plan.queries import nodes as nodes_of
 from ..plan.records import Kernel, Plan
 
@@ -26,6 +29,9 @@ MIN_WASTED_BYTES = 2**24  # read in vain; with fewer, the copy costs more than i
 OUTER_AXES = 3  # beside the two that the kernel exchanges
 MAX_WIDTH = 128  # of the axis that was contiguous, for the kernel
 ELEMENTS_OF_A_PROGRAM = 4096
+ALIGNED_BYTES = 16  # that a thread can read at once
+ALIGNED_ELEMENTS = 16  # of which Triton knows that rows of them are aligned
+MIN_READS = 4  # of an element, from which a copy with aligned rows costs little beside them
 
 
 @dataclass(frozen=True)
@@ -37,7 +43,7 @@ class Copy:
     saved_bytes: int
 
     def __str__(self) -> str:
-        return f"as it lies {self.saved_bytes / 2**20:.0f} MiB would be read in vain"
+        return f"as it lies {self.saved_bytes / 2**20:.0f} MiB would be read in vain, or number by number"
 
 
 def copies_of(
@@ -50,7 +56,7 @@ def copies_of(
         axes = reads.get(name, {})
         if len(axes) == 1 and None not in axes:  # all reads agree on one axis
             ((axis, times),) = axes.items()
-            saved = times * _wasted_bytes(tensor, axis)
+            saved = times * _wasted_bytes(tensor, axis) or _unaligned_bytes(tensor, axis, times)
             if saved >= MIN_WASTED_BYTES:
                 found.append(Copy(place, axis, saved))
     return tuple(found)
@@ -81,7 +87,8 @@ def _read_count(kernel: Kernel, node: Term, sizes: Mapping[str, int]) -> int:
     """How often the kernel's programs read each element."""
     length = lambda d: resolve(d.size, sizes)
     tiles = -(-length(kernel.rows) // ROWS_OF_A_TILE) if kernel.rows is not None and kernel.rows not in node.dims else 1
-    return tiles * prod(length(d) for d in (*kernel.grid, *kernel.around) if d not in node.dims)
+    read = prod(length(d) for d in {*kernel.grid, *kernel.around, *node.dims})
+    return tiles * max(1, read // max(1, places_read(node, length)))
 
 
 def with_copies(tensors: Sequence[torch.Tensor], copies: Sequence[Copy]) -> list[torch.Tensor]:
@@ -97,13 +104,20 @@ def _with_contiguous_axis(tensor: torch.Tensor, axis: int) -> torch.Tensor:
     given = tensor.movedim(axis, -1)
     across = next((k for k, step in enumerate(given.stride()[:-1]) if step == 1 and given.shape[k] <= MAX_WIDTH), None)
     if across is None or not tensor.is_cuda or tensor.dim() > OUTER_AXES + 2 or not tensor.numel():
-        return given.contiguous().movedim(-1, axis)
+        return _aligned(given).copy_(given).movedim(-1, axis)
     return _transposed(given, across).movedim(-1, axis)
+
+
+def _aligned(given: torch.Tensor) -> torch.Tensor:
+    """An empty tensor of this shape whose last axis is contiguous and whose rows are aligned."""
+    *outer, last = given.shape
+    rows = torch.empty((*outer, -(-last // ALIGNED_ELEMENTS) * ALIGNED_ELEMENTS), dtype=given.dtype, device=given.device)
+    return rows[..., :last]
 
 
 def _transposed(given: torch.Tensor, across: int) -> torch.Tensor:
     """A copy with a contiguous last axis of a tensor on a GPU whose axis `across` is contiguous."""
-    made = torch.empty(given.shape, dtype=given.dtype, device=given.device)
+    made = _aligned(given)
     outer = [k for k in range(given.dim() - 1) if k != across]
     around = lambda numbers, fill: [fill] * (OUTER_AXES - len(outer)) + [numbers[k] for k in outer]
     width = triton.next_power_of_2(given.shape[across])
@@ -139,15 +153,18 @@ def _read_along(kernel: Kernel) -> list[tuple[Term, Dim, Dim | None]]:
     """(load, dim, other): a load that reads a tile along `dim`, or as well along `other` if that is not None."""
     nodes = nodes_of(kernel)
     steps = stepped(kernel, nodes)
-    columns = {*(loop.dim for loop in kernel.loops), *kernel.columns}
+    columns, held = {*(loop.dim for loop in kernel.loops), *kernel.columns}, {*kernel.held}
     found: list[tuple[Term, Dim, Dim | None]] = []
     for node in (n for n in nodes if n.op == "load" and "float" in n.dtype):
-        across, own = node.dims & columns, {kernel.rows} & node.dims
+        across, own, whole = node.dims & columns, {kernel.rows} & node.dims, node.dims & held
         if node.dims & steps and len(across | own) == 1:
             (dim,) = across | own
             found.append((node, dim, None))
         elif own and len(across) == 1:
             (dim,), (other,) = across, own
+            found.append((node, dim, other))
+        elif len(across | own) == 1 and len(whole) == 1:
+            (other,), (dim,) = across | own, whole
             found.append((node, dim, other))
     return found
 
@@ -159,3 +176,12 @@ def _wasted_bytes(tensor: torch.Tensor, axis: int) -> int:
         return 0
     times = min(SECTOR_BYTES // tensor.element_size(), abs(stride)) - 1
     return times * tensor.element_size() * prod(tensor.shape)
+
+
+def _unaligned_bytes(tensor: torch.Tensor, axis: int, times: int) -> int:
+    """Bytes that are read number by number in so many reads along a contiguous axis; 0 if its rows are aligned."""
+    steps = [step for k, step in enumerate(tensor.stride()) if k != axis and tensor.size(k) > 1]
+    if times < MIN_READS or tensor.stride(axis) != 1 or tensor.size(axis) < SECTOR_BYTES or 0 in tensor.stride():
+        return 0
+    size = tensor.element_size()
+    return times * size * prod(tensor.shape) if any(step * size % ALIGNED_BYTES for step in steps) else 0

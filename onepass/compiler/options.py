@@ -29,7 +29,7 @@ CHOICES = {
     "verify": ("nothing", "kernel"),
 }
 
-CARRIED = ("strict", "executor", "libraries", "deterministic", "invariant", "verify")  # in a graph, beside rules
+CARRIED = ("strict", "inner", "executor", "libraries", "deterministic", "invariant", "verify")  # beside rules
 IMPLIED_BY_INVARIANT = {"strict": True, "deterministic": True, "libraries": False}  # nobody else runs a region
 
 
@@ -117,7 +117,7 @@ class Options:
         """A name for everything that can change what is compiled. Raises OptionError for a rule that has none."""
         rules = [_statement(rule) for rule in self.rules]
         inner = json.dumps(dict(self.inner_options), sort_keys=True, default=str)
-        own = (getattr(self, name) for name in (*CARRIED, "fuse_loads", "require", "inner"))
+        own = (getattr(self, name) for name in (*CARRIED, "fuse_loads", "require"))
         return digest([rules, *own, inner])
 
 

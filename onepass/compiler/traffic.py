@@ -19,6 +19,7 @@ from ..egraph.terms.sizes import UnknownSize, resolve, value_of
 from ..egraph.terms.term import Tensor, Term
 from ..egraph.terms.traversal import subterms, tensors
 from ..errors import ProgramError
+from ..graph.op_kinds import operation_named
 from ..graph.program import Input, Program
 from ..lowering.analysis.data_indices import reads_memory
 from ..lowering.analysis.read_places import places_read
@@ -76,6 +77,16 @@ def made_bytes(program: Program, sizes: Mapping[str, int]) -> list[int]:
     """Bytes of every value that the original calls make. Raises UnknownSize if a size is not known."""
     metas = (m for node in program.nodes for m in node.metas)
     return [_size(Tensor("", m.dtype, m.shape), sizes) for m in metas]
+
+
+def least_bytes(program: Program, sizes: Mapping[str, int]) -> int:
+    """Bytes that the original calls move, however a compiler joins them: inputs and results, and twice what a product
+    makes, which is written by a kernel of its own and read by another. Raises UnknownSize."""
+    ends = (*(entry.meta for entry in program.inputs), *program.output_metas)
+    products = (n for n in program.nodes if operation_named(n.target.split(".")[-2:][0]).kind == "contraction")
+    made = (n.meta for n in products if n.name not in program.outputs)
+    size = lambda meta: _size(Tensor("", meta.dtype, meta.shape), sizes)
+    return sum(map(size, ends)) + 2 * sum(map(size, made))
 
 
 def stores_too_much(plan: Plan, program: Program, sizes: Mapping[str, int]) -> bool:

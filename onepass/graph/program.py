@@ -177,6 +177,25 @@ class Program:
         exec(_compiled(text), known)
         return known["run"]
 
+    def graph(self, sizes: Mapping[str, int], device: torch.device) -> torch.fx.GraphModule:
+        """The region as a graph of operations for these sizes on this device, as a compiler of torch takes it."""
+        graph = torch.fx.Graph()
+        known: dict[str, torch.fx.Node] = {}
+        for n, entry in enumerate(self.inputs):
+            known[entry.name] = graph.placeholder(f"input_{n}")
+
+        def argument(value: object) -> Any:
+            if isinstance(value, Atom) and value.kind == "node":
+                return known[value.text]
+            return [argument(one) for one in value] if isinstance(value, tuple) else _constant(value, sizes, device)
+
+        for node in self.nodes:
+            target = operator.getitem if node.target == GETITEM else operation(node.target)
+            words = {word: argument(value) for word, value in node.kwargs}
+            known[node.name] = graph.call_function(target, tuple(map(argument, node.args)), words)
+        graph.output(tuple(known[name] for name in self.outputs))
+        return torch.fx.GraphModule(torch.nn.Module(), graph)
+
     @cached_property
     def _code(self) -> tuple[str, tuple]:
         """The text of a Python function `run` that makes the calls, and the constants that it reads.

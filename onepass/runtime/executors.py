@@ -8,6 +8,7 @@ Example: `EXECUTORS["tiled"](found, tensors, call)(tensors)`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from .region_call import RegionCall, ResultKind, Tensors
 Run = Callable[[Tensors], list[torch.Tensor]]
 Prepare = Callable[[Fused, Tensors, RegionCall], Run]
 ORIGINAL = "the original calls"
+COMPILED = "the original calls, compiled"
 LAST = {"cuda": ORIGINAL}  # who runs where no kernel does; the tiled executor's loops would leave a GPU idle
 
 
@@ -97,6 +99,30 @@ def tuned(settings: Mapping[str, object]) -> Prepare:
 def original(found: Fused | Carried, tensors: Tensors, call: RegionCall) -> Run:
     """The region's own calls, as the user wrote them."""
     run = found.program.bound({**found.program.sizes_of(tensors), **call.sizes}, tensors[0].device)
+    return laid_out(run, call)
+
+
+def compiled(found: Fused, tensors: Tensors, call: RegionCall) -> Run:
+    """The region's own calls as Inductor compiles them for these sizes, at the first run.
+
+    A thread compiles: inside of an operator's call, dispatch leaves out what a compiler traces by.
+    """
+    known: list[Callable[..., Tensors]] = []
+
+    def compile_calls(given: Tensors) -> None:
+        from torch._inductor.compile_fx import compile_fx
+
+        graph = found.program.graph({**found.program.sizes_of(given), **call.sizes}, given[0].device)
+        with torch.no_grad():
+            known.append(compile_fx(graph, [x.detach() for x in given]))
+
+    def run(given: Tensors) -> Tensors:
+        if not known:
+            with ThreadPoolExecutor(1, thread_name_prefix="onepass") as one:
+                one.submit(compile_calls, given).result()
+        with torch.no_grad():
+            return known[0](*given)
+
     return laid_out(run, call)
 
 

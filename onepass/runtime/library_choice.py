@@ -1,4 +1,5 @@
-"""Rivals of a plan: torch's own kernels for regions of their form, and the original calls where values are small.
+"""Rivals of a plan: torch's own kernels for regions of their form, the original calls where values are small, and on a
+GPU these calls as Inductor compiles them, unless what they have to move takes longer than the plan.
 
 A rival is compared with the plan's results and timed against the plan once for each class of sizes (powers of two).
 The faster one is kept, in the process and on disk. Nothing is measured while a graph is captured. A plan that must be
@@ -9,13 +10,15 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from types import MappingProxyType
 
 import torch
 
 from ..compiler import library_kernels
 from ..compiler.compiled_region import Fused
-from ..compiler.traffic import made_bytes
+from ..compiler.traffic import least_bytes, made_bytes
 from . import executors
 from .region_call import RegionCall, Tensors
 
@@ -23,6 +26,7 @@ MAX_BYTES_OF_A_VALUE = {"cpu": 16 << 20, "cuda": 32 << 20}  # that the original 
 MAX_SHARE_OF_TIME = 0.9  # a rival is taken if it needs at most this share of the plan's time
 SECONDS_OF_A_MEASUREMENT = 0.03
 MIN_RUNS, MAX_RUNS = 3, 10  # of one measurement
+BYTES_PER_SECOND = 8e12  # of a GPU whose memory is not known: none has a faster one
 
 
 def rivals(found: Fused, tensors: Tensors, call: RegionCall) -> dict[str, executors.Prepare]:
@@ -36,7 +40,23 @@ def rivals(found: Fused, tensors: Tensors, call: RegionCall) -> dict[str, execut
             known[kernel.name] = _library(kernel)
     if max(made_bytes(found.program, call.sizes), default=0) <= MAX_BYTES_OF_A_VALUE.get(device, 0):
         known[executors.ORIGINAL] = executors.original
+    if device == "cuda" and options.inner == "inductor" and not found.program.symbols and not found.program.draws:
+        known[executors.COMPILED] = executors.compiled
     return known
+
+
+def least_seconds(found: Fused, tensors: Tensors, call: RegionCall) -> dict[str, float]:
+    """Seconds that a rival takes at least, by name, for those that take long to try: its bytes take that long."""
+    moved = least_bytes(found.program, call.sizes)
+    return {executors.COMPILED: moved / _bytes_per_second(tensors[0].device)}
+
+
+@lru_cache
+def _bytes_per_second(device: torch.device) -> float:
+    """What the memory of a GPU can move: twice in each clock, over its whole bus."""
+    known = torch.cuda.get_device_properties(device) if device.type == "cuda" else None
+    kilohertz, bits = (getattr(known, name, 0) for name in ("memory_clock_rate", "memory_bus_width"))
+    return 2e3 * kilohertz * bits / 8 or BYTES_PER_SECOND
 
 
 def _library(kernel: library_kernels.LibraryKernel) -> executors.Prepare:
@@ -55,24 +75,29 @@ def size_class(device: torch.device, sizes: dict[str, int]) -> str:
 
 @torch.no_grad()
 def fastest(
-    own: executors.Run, others: dict[str, executors.Run], tensors: Tensors, wrong: Callable
+    own: executors.Run,
+    others: dict[str, executors.Run],
+    tensors: Tensors,
+    wrong: Callable,
+    least: Mapping[str, float] = MappingProxyType({}),
 ) -> tuple[str, float]:
     """The rival to take and its part of the plan's time; "" and 1 if none is worth it.
 
-    wrong: says of a rival's name and results why they cannot be used, or None.
+    wrong: says of a rival's name and results why they cannot be used, or None. least: seconds that a rival takes at
+    least, by name; it is not tried where that is too long.
     """
-    right = {}
+    taken = _seconds(own, tensors) if others else 0.0
+    times = {}
     for name, run in others.items():
+        if least.get(name, 0.0) > MAX_SHARE_OF_TIME * taken:
+            continue
         try:
             if wrong(name, run(tensors)) is None:
-                right[name] = run
+                times[name] = _seconds(run, tensors)
         except Exception:  # a kernel that does not take these tensors
             continue
-    if not right:
-        return "", 1.0
-    times = {name: _seconds(run, tensors) for name, run in right.items()}
-    name = min(times, key=times.__getitem__)
-    part = times[name] / max(_seconds(own, tensors), 1e-9)
+    name = min(times, key=times.__getitem__, default="")
+    part = times[name] / max(taken, 1e-9) if name else 1.0
     return (name, part) if part <= MAX_SHARE_OF_TIME else ("", 1.0)
 
 

@@ -144,12 +144,15 @@ class Runner:
         if not name or name in self.broken or call.deterministic:
             return None
         try:
-            run: Any = library_choice.rivals(self.found, tensors, call)[name](self.found, tensors, call)
+            if name == executors.COMPILED and torch.cuda.is_current_stream_capturing():
+                return None  # it would compile now
+            run: Any = self.rivals(tensors, call)[name](self.found, tensors, call)
             results = run(tensors)
         except Exception:  # these tensors do not suit it: the plan runs them
             return None
         run.who = f"{name}, measured at {part:.2f} of the plan's time"
-        run.who += "" if name == executors.ORIGINAL else f", assuming {library_kernels.ASSUMED}"
+        if name not in (executors.ORIGINAL, executors.COMPILED):
+            run.who += f", assuming {library_kernels.ASSUMED}"
         self._keep(kind, name, run)
         self.say(run.who)
         return results
@@ -162,7 +165,7 @@ class Runner:
         On a CPU a class is measured at its second call, as many have no second. On a GPU the first call compiles and
         compares anyway, and the second may be captured in a graph.
         """
-        others = {n: prepare for n, prepare in library_choice.rivals(self.found, tensors, call).items() if n != name}
+        others = {n: prepare for n, prepare in self.rivals(tensors, call).items() if n != name}
         size = library_choice.size_class(tensors[0].device, call.sizes)
         if not others or size in self.choices:
             return True
@@ -172,11 +175,15 @@ class Runner:
         elif size not in self.seen:
             self.seen.add(size)
             return False
-        self.choices[size] = library_choice.fastest(
-            run, self._ready_rivals(others, tensors, call), tensors, self._wrong(results, tensors)
-        )
+        ready, wrong = self._ready_rivals(others, tensors, call), self._wrong(results, tensors)
+        least = library_choice.least_seconds(self.found, tensors, call)
+        self.choices[size] = library_choice.fastest(run, ready, tensors, wrong, least)
         disk_cache.update(self.found.key, choices=self.choices)
         return not self.choices[size][0]
+
+    def rivals(self, tensors: Tensors, call: RegionCall) -> dict[str, executors.Prepare]:
+        """Who may run a call instead of the plan, by name."""
+        return library_choice.rivals(self.found, tensors, call)
 
     def _ready_rivals(
         self, others: dict[str, executors.Prepare], tensors: Tensors, call: RegionCall

@@ -120,6 +120,11 @@ class BackwardRunner(Runner):
             self.ran = who
             records.ran_backward(self.found.report.key, who)
 
+    def rivals(self, tensors: Tensors, call: RegionCall) -> dict[str, executors.Prepare]:
+        """Autograd alone: what it calls is not compiled here."""
+        known = super().rivals(tensors, call)
+        return {name: prepare for name, prepare in known.items() if name != executors.COMPILED}
+
     def _decided(
         self, name: str, run: executors.Run, results: list[torch.Tensor], tensors: Tensors, call: RegionCall
     ) -> bool:

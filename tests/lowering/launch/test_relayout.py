@@ -66,6 +66,40 @@ def test_products_and_what_lies_well_are_read_as_they_are():
     assert not named(plain, tensors()) and not named(biased, tensors(well))
 
 
+@pytest.mark.parametrize("packed, copied", [(True, {"q": 3, "k": 3, "v": 3}), (False, {})])
+def test_packed_operands_are_copied_by_their_width(packed, copied):
+    """q, k, v = x.unbind(-1): in no axis of a tile do elements lie next to next. Columns of a transposed one do."""
+    if packed:
+        q, k, v = torch.randn(2, HEADS, ROWS, 32, 3).unbind(-1)
+    else:
+        q, k, v = (torch.randn(2, HEADS, 32, ROWS).mT for _ in range(3))
+    assert named(plain, [q, k, v, torch.zeros(1)]) == copied
+
+
+def windows(q, k, v, bias, mask):
+    """A bias that all windows share, and a mask of two kinds of windows."""
+    scores = (q @ k.mT + bias).unflatten(0, (-1, 2)) + mask[:, None]
+    return torch.softmax(scores.flatten(0, 1), -1) @ v
+
+
+@pytest.mark.parametrize("rows, count, copied", [(49, 16, True), (49, 2, False), (48, 16, False)])
+def test_rows_that_are_not_aligned_are_copied_where_many_programs_read_them(rows, count, copied):
+    inputs = [torch.randn(count, HEADS, rows, WIDTH).bfloat16() for _ in range(3)]
+    inputs += [torch.randn(HEADS, rows, rows).bfloat16(), torch.randn(2, rows, rows).bfloat16()]
+    program = program_of(windows, *inputs)
+    plan = optimize_all(translate(program).results).plan
+    names = [entry.name for entry in program.inputs]
+    copies = copies_of(plan, names, inputs)
+    assert not copies, "too little is read"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(relayout, "MIN_WASTED_BYTES", 1)
+        copies = copies_of(plan, names, inputs)
+    assert [copy.place for copy in copies] == ([3, 4] if copied else [])
+    for given, made in zip(inputs, with_copies(inputs, copies), strict=True):
+        assert torch.equal(given, made)
+        assert made is given or all(step % 16 == 0 for step in made.stride()[:-1])
+
+
 def test_what_repeats_itself_is_not_made_larger():
     assert not named(biased, tensors(torch.randn(2, 1, ROWS, HEADS).expand(2, ROWS, ROWS, HEADS)))
 

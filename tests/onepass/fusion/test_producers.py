@@ -254,6 +254,42 @@ def test_on_hopper_a_gate_is_worth_more_than_a_form_of_torchs_own(monkeypatch, w
     assert any("behind the result" in line and "computed in the kernel" in line for line in region.around) == inside
 
 
+def windows(q, k, v, table, index):
+    """A bias by a table, with a position for each element, as Swin's windows have it."""
+    bias = table[index.view(-1)].view(*index.shape, -1).permute(2, 0, 1)
+    return torch.softmax(q @ k.mT / 4 + bias, -1) @ v
+
+
+@pytest.mark.parametrize("count, inside", [(1, True), (512, False)])
+def test_lookups_of_single_elements_are_not_done_again_for_each_window(count, inside):
+    inputs = [torch.randn(count, 4, 49, 16) for _ in range(3)]
+    inputs += [torch.randn(169, 4), torch.randint(169, (49, 49))]
+    (region,) = onepass.explain(windows, *inputs).regions
+    said = [line for line in region.around if "gather" in line]
+    assert ["computed in the kernel" in line for line in said] == [inside], region.around
+    result, exact = torch.compile(windows, backend="onepass")(*inputs), windows(*inputs)
+    torch.testing.assert_close(result, exact, rtol=1e-4, atol=1e-5)
+
+
+def test_lookups_at_computed_positions_and_of_rows_cost_nothing():
+    """T5's buckets are computed from coordinates; a page has a position for thousands of elements."""
+
+    def buckets(q, k, v, table):
+        far = torch.arange(64)[:, None] - torch.arange(64)
+        return torch.softmax(q @ k.mT / 4 + table[far.clamp(-8, 7) + 8].permute(2, 0, 1), -1) @ v
+
+    def pages(q, kc, vc, places):
+        k, v = (c[places].flatten(1, 2).transpose(1, 2) for c in (kc, vc))
+        return torch.softmax(q @ k.mT / 4, -1) @ v
+
+    of_buckets = [*(torch.randn(256, 4, 64, 16) for _ in range(3)), torch.randn(16, 4)]
+    caches = [torch.randn(40, 16, 2, 16) for _ in range(2)]
+    of_pages = [torch.randn(8, 2, 1, 16), *caches, torch.randint(40, (8, 5))]
+    for function, inputs in ((buckets, of_buckets), (pages, of_pages)):
+        (region,) = onepass.explain(function, *inputs, options={"libraries": False}).regions
+        assert not any("computed again" in line for line in region.around), region.around
+
+
 def test_the_pass_carries_the_mode():
     made = pickle.loads(pickle.dumps(onepass.GraphPass(fuse_loads="never")))
     assert made.options.fuse_loads == "never" and made.uuid() != onepass.GraphPass().uuid()

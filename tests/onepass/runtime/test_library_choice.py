@@ -10,7 +10,8 @@ from onepass.compiler import compiled_region, disk_cache, library_kernels, traff
 from onepass.compiler.options import Options
 from onepass.graph.trace import program_of
 from onepass.report import records
-from onepass.runtime import library_choice, operator
+from onepass.runtime import executors, library_choice, operator
+from onepass.runtime.region_call import call_of
 
 pytestmark = pytest.mark.usefixtures("fresh")
 CPU_KERNEL = next(k for k in library_kernels.KERNELS if k.device == "cpu")
@@ -103,6 +104,65 @@ def test_the_fastest_that_is_right_is_taken(monkeypatch):
     assert library_choice.fastest(own, {}, [one], wrong) == ("", 1.0)
 
 
+def test_a_rival_whose_bytes_take_too_long_is_not_tried(monkeypatch):
+    monkeypatch.setattr(library_choice, "_seconds", lambda run, tensors: run.seconds)
+    one = torch.ones(3)
+    others, right = {"compiled": timed(0.5, one)}, lambda *_: None
+    assert library_choice.fastest(timed(1.0, one), others, [one], right, {"compiled": 0.89}) == ("compiled", 0.5)
+    tried = lambda given: pytest.fail("it was run")
+    assert library_choice.fastest(timed(1.0, one), {"compiled": tried}, [one], right, {"compiled": 0.91}) == ("", 1.0)
+
+
+def test_products_are_written_and_read_however_calls_are_joined():
+    found = made(plain, *(torch.randn(2, 2, 24, 16) for _ in range(3)))
+    ends, scores = 4 * (2 * 2 * 24 * 16) * 4, 2 * 2 * 24 * 24 * 4
+    assert traffic.least_bytes(found.program, {}) == ends + 2 * scores
+
+    def packed(x):
+        return plain(*x.unbind(-1))
+
+    made(packed, torch.randn(2, 24, 16, 3))
+    assert traffic.least_bytes(program_of(packed, torch.randn(2, 24, 16, 3)), {}) > 0
+
+
+def compiled_calls(monkeypatch, function, inputs, compile_fx):
+    """The region's calls compiled by what stands for Inductor."""
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", compile_fx)
+    found = made(function, *inputs)
+    call = call_of(found, inputs, [])
+    return executors.compiled(found, inputs, call)
+
+
+@pytest.mark.parametrize("function", [plain, lambda q, k, v: plain(q[:, :, 1:], *(torch.stack([k, v]).unbind()))])
+def test_compiled_calls_are_compiled_once_and_right(monkeypatch, function):
+    graphs, inputs = [], [torch.randn(2, 2, 24, 16) for _ in range(3)]
+    run = compiled_calls(monkeypatch, function, inputs, lambda graph, given: graphs.append(graph) or graph)
+    assert not graphs, "it is compiled when it is run"
+    for _ in range(2):
+        inputs = [torch.randn(2, 2, 24, 16) for _ in range(3)]
+        torch.testing.assert_close(run(inputs)[0], function(*inputs), rtol=1e-5, atol=1e-5)
+    assert len(graphs) == 1
+
+
+@pytest.mark.slow
+def test_inductor_compiles_the_calls_of_a_region():
+    inputs = [torch.randn(2, 2, 24, 16) for _ in range(3)]
+    found = made(causal, *inputs)
+    results = executors.compiled(found, inputs, call_of(found, inputs, []))(inputs)
+    torch.testing.assert_close(results[0], causal(*inputs), rtol=1e-5, atol=1e-5)
+
+
+def test_calls_that_do_not_compile_are_no_rival(monkeypatch):
+    def fails(graph, given):
+        raise NotImplementedError("an operation that the compiler lacks")
+
+    inputs = [torch.randn(2, 2, 24, 16) for _ in range(3)]
+    others = {"compiled": compiled_calls(monkeypatch, plain, inputs, fails)}
+    own = lambda given: [plain(*given)]
+    assert library_choice.fastest(own, others, inputs, lambda *_: None) == ("", 1.0)
+
+
+
 def run(*shapes, **options):
     """A compiled function called at lengths, with what ran after each call."""
     options = {"inner": "eager", **options}
@@ -146,6 +206,16 @@ def test_the_original_calls_are_no_rival_where_their_values_are_large(monkeypatc
     assert set(library_choice.rivals(found, inputs, call)) == {"sdpa flash", "the original calls"}
     monkeypatch.setitem(library_choice.MAX_BYTES_OF_A_VALUE, "cpu", 2 * 2 * 24 * 24 * 4 - 1)
     assert set(library_choice.rivals(found, inputs, call)) == {"sdpa flash"}
+
+
+@pytest.mark.parametrize("options, wanted", [({}, True), ({"inner": "eager"}, False), ({"libraries": False}, False)])
+def test_compiled_calls_are_a_rival_on_a_gpu(options, wanted):
+    device = type("Device", (), {"type": "cuda"})
+    on_a_gpu = [type("OnAGpu", (), {"device": device})]
+    call = type("Call", (), {"sizes": {}, "deterministic": False})
+    inputs = [torch.randn(2, 2, 24, 16) for _ in range(3)]
+    found = compiled_region.make(program_of(plain, *inputs), Options(**options))
+    assert ("the original calls, compiled" in library_choice.rivals(found, on_a_gpu, call)) is wanted
 
 
 @pytest.mark.parametrize("stored", [3, {"cpu": 1}, [["a"]], {"cpu": ["x", "y"]}, {"cpu": ["nobody", 0.5]}])
