@@ -40,7 +40,7 @@ from ..hopper.kernel_form import (
 from ..hopper.mask_words import Packed, fine, packed, small
 from ..hopper.split_states import with_split_states
 from ..launch.triton_compat import OPTIONS, Relaunch, Window, architecture, gluon_missing
-from ..masks.block_map import EMPTY, Tiling, capturing, pays, shared_visits
+from ..masks.block_map import EMPTY, Tiling, capturing, keep_for_graphs, pays, shared_visits
 from ..masks.mask_bits import PackedTiling
 from ..plan.device import H200
 from ..plan.kernel_config import NO_LIMIT, TritonConfig
@@ -122,7 +122,13 @@ class GluonLaunch:
         described = [window.described(values[name]) for name, window in self.windows]
         return [*described, *(values[a] if a.__class__ is str else a for a in self.arguments)]
 
+    @cached_property
+    def tables(self) -> list[torch.Tensor]:
+        """The tensors of its own."""
+        return [a for a in self.arguments if isinstance(a, torch.Tensor)]
+
     def run(self, values: dict[str, torch.Tensor]) -> None:
+        keep_for_graphs(self.tables)
         if self.again is not None:
             bases = [values[name] for name, _ in self.windows]
             self.again(bases, [values[a].data_ptr() if a.__class__ is str else a for a in self.bare])

@@ -111,8 +111,8 @@ def _with_contiguous_axis(tensor: torch.Tensor, axis: int) -> torch.Tensor:
 def _aligned(given: torch.Tensor) -> torch.Tensor:
     """An empty tensor of this shape whose last axis is contiguous and whose rows are aligned."""
     *outer, last = given.shape
-    rows = torch.empty((*outer, -(-last // ALIGNED_ELEMENTS) * ALIGNED_ELEMENTS), dtype=given.dtype, device=given.device)
-    return rows[..., :last]
+    aligned = -(-last // ALIGNED_ELEMENTS) * ALIGNED_ELEMENTS
+    return torch.empty((*outer, aligned), dtype=given.dtype, device=given.device)[..., :last]
 
 
 def _transposed(given: torch.Tensor, across: int) -> torch.Tensor:

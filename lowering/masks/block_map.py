@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
@@ -33,6 +33,16 @@ EMPTY, PARTIAL, FULL = 0, 1, 2
 def capturing(device: torch.device) -> bool:
     """Whether the current stream of the device captures a CUDA graph."""
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+_OF_GRAPHS: dict[int, torch.Tensor] = {}  # by address: what a captured launch reads
+
+
+def keep_for_graphs(tables: Sequence[torch.Tensor]) -> None:
+    """Keeps tables for as long as the process lives, if the launch that reads them is being captured: a graph holds
+    their addresses, and nobody says when it is gone. A launch itself is let go when its region meets many sizes."""
+    if tables and capturing(tables[0].device):
+        _OF_GRAPHS.update((table.data_ptr(), table) for table in tables)
 
 
 def stream_of(device: torch.device) -> int:

@@ -111,11 +111,18 @@ def default_for(kernel: Kernel, architecture: str, few: bool = False) -> TritonC
     else:
         config = default_config(width, element_bytes, architecture, _score_products(kernel))
         found = _of_scores(kernel, nodes, config, width, bool(serial))
-    if few and found.loop_tile > 64 and _widens_bytes(kernel):  # measured on one H100: 0.90 of the time of 128 columns
-        return replace(found, loop_tile=64, stages=3)
-    narrower = width > 64 and found.loop_tile > 64 and _compares_wide_data(kernel)
-    narrower |= found.loop_tile > 32 and any(n.op == "uniform" for n in nodes)  # which takes many registers
-    return replace(found, loop_tile=found.loop_tile // 2) if narrower else found
+    return _with_narrow_tiles(found, kernel, nodes, width, few)
+
+
+def _with_narrow_tiles(
+    config: TritonConfig, kernel: Kernel, nodes: Collection[Term], width: int, few: bool
+) -> TritonConfig:
+    """The configuration with fewer columns where what a loop reads, or draws, takes many registers."""
+    if few and config.loop_tile > 64 and _widens_bytes(kernel):  # measured on one H100: 0.90 of the time of 128 columns
+        return replace(config, loop_tile=64, stages=3)
+    narrower = width > 64 and config.loop_tile > 64 and _compares_wide_data(kernel)
+    narrower |= config.loop_tile > 32 and any(n.op == "uniform" for n in nodes)
+    return replace(config, loop_tile=config.loop_tile // 2) if narrower else config
 
 
 def cut_to_sizes(config: TritonConfig, kernel: Kernel, sizes: Mapping[str, int]) -> TritonConfig:
