@@ -20,7 +20,7 @@ N = 1000
 SEED = 0
 OPTIONS =
 
-.PHONY: help demo test test-all lint fuzz gallery prove theory bench clean
+.PHONY: help demo test test-all lint fuzz gallery refusals prove theory bench clean
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ lint: $(READY) ## ruff and mypy
 	rm -rf $(TYPED) && mkdir -p $(TYPED)
 	ln -s $(addprefix $(CURDIR)/,$(wildcard onepass/*) egraph rules proofs lowering) $(TYPED)
 	$(PYTHON) -m mypy
+
+refusals: $(READY) ## writes docs/refusals.md
+	$(PYTHON) -m tests.docs.refusals
 
 prove: $(READY) ## proves the laws again, and writes proofs/ledger.toml
 	$(PYTHON) -m onepass prove
