@@ -1,4 +1,4 @@
-"""A derivation followed from code to kernel, docs/derivation.md: `make derivation`, or `python -m tests.docs.derivation`.
+"""A derivation from code to kernel, docs/derivation.md: `make derivation`, or `python -m tests.docs.derivation`.
 
 Every text of the page is what onepass writes for the function below; nothing is edited by hand.
 """
@@ -28,28 +28,29 @@ report = onepass.explain(attention, *[torch.randn(1, 4, 256, 64) for _ in range(
 """
 HEAD = """# A derivation, from code to kernel
 
-Softmax attention, as it is written in plain PyTorch, step by step until it is one kernel. Each text on this page is what
-onepass itself writes; `make derivation` generates the page.
+Softmax attention, as it is written in plain PyTorch, step by step until it is one kernel. Each text on this page is
+what onepass itself writes; `make derivation` generates the page.
 
 """
 STEPS = (
     (
         "1. The code",
-        "Three passes over the keys are written here: the softmax needs the largest score of a row, then the sum of the "
-        "exponentials, and the product with the values is the third. The last line takes the report's one region.",
+        "Three passes over the keys are written here: the softmax needs the largest score of a row, then the sum "
+        "of the exponentials, and the product with the values is the third. The last line takes the report's one "
+        "region.",
     ),
     (
         "2. The captured term",
-        "Dynamo's graph becomes one term for an element of the result. `i` numbers the queries and `j` the keys; `d` and "
-        "`e` are within a head. A name such as `t0` stands for a term that occurs more than once. It is printed by "
-        "`print(region.captured)`.",
+        "Dynamo's graph becomes one term for an element of the result. `i` numbers the queries and `j` the keys; "
+        "`d` and `e` are within a head. A name such as `t0` stands for a term that occurs more than once. It is "
+        "printed by `print(region.captured)`.",
     ),
     (
         "3. The steps",
-        "The search has found a cheaper form among all equal ones. Then this chain is derived again, without the e-graph, "
-        "and each step is checked to be an instance of a law. The first steps bring the term into its normal form. "
-        "Step by step, the division leaves the sum, and the two sums that remain become sums of pairs `⟨s, w⟩`, which "
-        "need no largest score beforehand. It is printed by `print(region.derivation)`. "
+        "The search has found a cheaper form among all equal ones. Then this chain is derived again, without the "
+        "e-graph, and each step is checked to be an instance of a law. The first steps bring the term into its "
+        "normal form. Step by step, the division leaves the sum, and the two sums that remain become sums of "
+        "pairs `⟨s, w⟩`, which need no largest score beforehand. It is printed by `print(region.derivation)`. "
         "[Every law](laws.md) has its verdict.",
     ),
     (
@@ -58,13 +59,14 @@ STEPS = (
     ),
     (
         "5. The plan",
-        "The form becomes loops, tiles and accumulators. It is data, not text, and is read back: from the loops, the term "
-        "that they compute is computed again and compared with the one that was asked for.",
+        "The form becomes loops, tiles and accumulators. It is data, not text, and is read back: from the loops, "
+        "the term that they compute is computed again and compared with the one that was asked for.",
     ),
     (
         "6. The kernel",
-        "The plan is emitted as Triton. The loop is there twice: for whole tiles of keys, and for the last one, whose "
-        "rest is masked. Exponentials are powers of two: 0.125 / log 2 is 0.1803. `region.kernels[0].source` is the file.",
+        "The plan is emitted as Triton. The loop is there twice: for whole tiles of keys, and for the last one, "
+        "whose rest is masked. Exponentials are powers of two: 0.125 / log 2 is 0.1803. "
+        "`region.kernels[0].source` is the file.",
     ),
 )
 

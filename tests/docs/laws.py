@@ -38,8 +38,8 @@ def _operations() -> str:
     for op in OPS.values():
         attributes = ", ".join(kind.__name__.lower() for kind in op.attributes)
         lines.append(f"| `{op.name}` | {'any' if op.arity is None else op.arity} | {op.dtype} | {attributes} |")
-    lines += ["", "*same*: that of the operands; *float*: a floating one; *compare*: a truth value; *pair*: a scale and"]
-    lines += ["a mantissa, with ⟨s, w⟩ = e^s · w. What each one computes in float64 is in `egraph/terms/ops.py`."]
+    lines += ["", "*same*: that of the operands; *float*: a floating one; *compare*: a truth value; *pair*: a scale"]
+    lines += ["and a mantissa, with ⟨s, w⟩ = e^s · w. What each one computes in float64 is in `egraph/terms/ops.py`."]
     return "\n".join(lines)
 
 

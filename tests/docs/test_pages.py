@@ -3,7 +3,9 @@
 import contextlib
 import io
 import re
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -17,8 +19,10 @@ ELSEWHERE = {"overview.md", "tutorial.md", "patterns.md", "gallery.md", "refusal
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without")
 @pytest.mark.parametrize("name", PAGES)
-def test_its_blocks_run(name):
-    text, names, printed = (DOCS / name).read_text(encoding="utf-8"), {"__name__": "page"}, ""
+def test_its_blocks_run(name, monkeypatch):
+    page = ModuleType("page")  # a module, because Dynamo looks for a function's globals in one
+    monkeypatch.setitem(sys.modules, "page", page)
+    text, names, printed = (DOCS / name).read_text(encoding="utf-8"), vars(page), ""
     blocks = list(BLOCK.finditer(text))
     for found in blocks:
         if found[1] == "python":
