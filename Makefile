@@ -20,7 +20,7 @@ N = 1000
 SEED = 0
 OPTIONS =
 
-.PHONY: help demo test test-all lint fuzz gallery refusals laws derivation prove theory docs bench clean
+.PHONY: help demo test test-all lint fuzz gallery refusals laws derivation schema prove theory docs bench clean
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +54,9 @@ lint: $(READY) ## ruff and mypy
 
 refusals: $(READY) ## writes docs/refusals.md
 	$(PYTHON) -m tests.docs.refusals
+
+schema: $(READY) ## writes docs/report.schema.json
+	$(PYTHON) -m tests.docs.schema
 
 laws: $(READY) ## writes docs/laws.md
 	$(PYTHON) -m tests.docs.laws
