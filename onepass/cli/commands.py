@@ -6,11 +6,13 @@ failed or is wrong, and 2 if the command cannot run as it was called.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import runpy
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from .arguments import ARGUMENTS
 from .values import CommandParser
 
 MISUSED = 2
+OBJECTS_BEFORE_A_COLLECTION = 100_000
 INTERRUPTED = 130  # as a shell says of Ctrl-C
 UNNAMED = """not found by name: its entry point comes with an installed package (`pip install -e .` in a checkout);
           without one write `import onepass` and backend=onepass.onepass_backend"""
@@ -36,7 +39,8 @@ def main(arguments: list[str] | None = None) -> int:
         return MISUSED
     commands[chosen.command].refuse_unknown(unknown)
     try:
-        status = chosen.run(chosen) or 0
+        with _rare_collections():
+            status = chosen.run(chosen) or 0
         sys.stdout.flush()
     except KeyboardInterrupt:
         print(f"\nonepass {chosen.command}: interrupted", file=sys.stderr)
@@ -45,6 +49,17 @@ def main(arguments: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return status
+
+
+@contextmanager
+def _rare_collections() -> Iterator[None]:
+    """Few collections of garbage: the modules that a command imports are none, and searching them takes 0.5 s."""
+    before = gc.get_threshold()
+    gc.set_threshold(OBJECTS_BEFORE_A_COLLECTION, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def _parsers() -> tuple[CommandParser, dict[str, CommandParser]]:
@@ -85,8 +100,9 @@ def _explain(chosen) -> int:
         asked: dict[str, Any] = {"options": options, "gradients": chosen.gradients, "tangents": chosen.tangents}
         keywords: dict[str, Any] = {**called.keywords}
         refuse_call(called.function, called.inputs, keywords)
-        called.function(*called.inputs, **keywords)  # in eager first: what is the user's error is said as that
-        with _sizes(chosen.dynamic):
+        with _working("running it in eager"):  # first, so that what is the user's error is said as that
+            called.function(*called.inputs, **keywords)
+        with _working("capturing and searching"), _sizes(chosen.dynamic):
             report = explain(called.function, *called.inputs, **asked, **keywords)
     except Exception as error:
         path = Path(chosen.target.rpartition(":")[0]).resolve()
@@ -99,6 +115,15 @@ def _explain(chosen) -> int:
         print(f"onepass explain: cannot write {error.filename}: {error.strerror}", file=sys.stderr)
         return MISUSED
     return 1 if report.failures else 0
+
+
+def _working(what: str) -> AbstractContextManager:
+    """Says on a terminal what takes its time."""
+    if not sys.stderr.isatty():
+        return nullcontext()
+    from rich.console import Console
+
+    return Console(stderr=True).status(what)
 
 
 def _sizes(dynamic: bool) -> AbstractContextManager:

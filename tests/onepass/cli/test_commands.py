@@ -1,6 +1,9 @@
 """The command line names its version, and the command that was probably meant."""
 
+import gc
 import json
+import sys
+from contextlib import nullcontext
 
 import pytest
 
@@ -92,3 +95,17 @@ def test_a_file_without_rules_is_said(text, said, tmp_path, capsys):
     path.write_text(text)
     assert main(["explain", "a.py:f", "--rules", str(path)]) == MISUSED
     assert said in capsys.readouterr().err
+
+
+def test_a_command_leaves_the_collector_as_it_was(capsys):
+    before = gc.get_threshold()
+    assert main(["rules"]) == 0
+    assert gc.get_threshold() == before
+
+
+def test_a_terminal_is_told_what_takes_its_time(capsys, monkeypatch):
+    assert isinstance(commands._working("searching"), nullcontext)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    with commands._working("searching"):
+        pass
+    assert capsys.readouterr().out == ""
