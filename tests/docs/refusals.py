@@ -56,6 +56,7 @@ def operation(text: str, inputs: str = "x") -> Program:
 
 ATTENTION = "torch.softmax(q @ k.mT, -1) @ v"
 PROGRAMS = {
+    messages.LAYOUT: operation("x.to_sparse() @ x.mT"),
     messages.COMPLEX: operation("torch.view_as_complex(x.reshape(8, 8, 2)).real"),
     messages.EMPTY: operation("x[:, :0] @ x[:, :0].mT"),
     messages.NO_TENSOR_RESULT: operation("(x @ x.mT, 3)"),
@@ -123,6 +124,8 @@ PROGRAMS = {
     messages.FLOATS_ONLY: operation("torch.isnan(i).float()", "i"),
     messages.INTEGERS_ONLY: operation('torch.div(x, 2.0, rounding_mode="floor")'),
     messages.BITS: operation("(i & i.mT[:8, :8].sum()).float()", "i"),
+    messages.DTYPE: operation("(x.to(torch.uint16) + x.to(torch.uint16)).float()"),
+    messages.BEYOND_DTYPE: operation("x.half().masked_fill(m, 1e9).float()", "x m"),
     messages.SCALED_ELU: operation("torch.ops.aten.elu(x, 1.0, 2.0, 1.0)"),
     messages.PADDING: operation("F.pad(x, (-1, 1))"),
     messages.PRODUCT_WITH_A_NUMBER: operation("torch.inner(x, x[0, 0])"),
