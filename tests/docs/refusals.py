@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from onepass import messages
+from onepass import errors, messages
+from onepass.errors import OnepassError
 from onepass.messages import Message
 
 ROOT = Path(__file__).parents[2]
@@ -166,7 +167,15 @@ def page() -> str:
             begun = code[2]
             parts.append(f"## {SECTIONS[begun]}\n\n")
         parts.append(section(message))
-    return "".join(parts)
+    return "".join([*parts, errors_section()])
+
+
+def errors_section() -> str:
+    """The errors that are raised, one line for each class of onepass/errors.py."""
+    found = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, OnepassError)]
+    rows = "".join(f"| `{kind.__name__}` | {(kind.__doc__ or '').splitlines()[0]} |\n" for kind in found)
+    said = "These are raised, not reported. Each is an `onepass.errors.OnepassError`, and its text says the way out."
+    return f"## Errors\n\n{said}\n\n| error | it means |\n|---|---|\n{rows}"
 
 
 def section(message: Message) -> str:

@@ -12,6 +12,7 @@ def test_the_page_is_made_from_the_records():
 
 def test_every_link_has_its_section():
     anchors = set(re.findall(r'<a id="(\w+)">', page()))
+    assert "| `NotFused` |" in page() and "| `OptionError` |" in page()
     assert {message.link.partition("#")[2] for message in messages.ALL.values()} == anchors
 
 
