@@ -9,6 +9,8 @@ from types import ModuleType
 
 import pytest
 
+from onepass.report import text
+
 pytestmark = pytest.mark.usefixtures("fresh")
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -22,11 +24,11 @@ ELSEWHERE = {"overview.md", "tutorial.md", "patterns.md", "gallery.md", "refusal
 def test_its_blocks_run(name, monkeypatch):
     page = ModuleType("page")  # a module, because Dynamo looks for a function's globals in one
     monkeypatch.setitem(sys.modules, "page", page)
-    text, names, printed = (DOCS / name).read_text(encoding="utf-8"), vars(page), ""
-    blocks = list(BLOCK.finditer(text))
+    written, names, printed = (DOCS / name).read_text(encoding="utf-8"), vars(page), ""
+    blocks = list(BLOCK.finditer(written))
     for found in blocks:
         if found[1] == "python":
-            code = compile("\n" * text[: found.start(2)].count("\n") + found[2], str(DOCS / name), "exec")
+            code = compile("\n" * written[: found.start(2)].count("\n") + found[2], str(DOCS / name), "exec")
             with contextlib.redirect_stdout(io.StringIO()) as output:
                 exec(code, names)
             printed = output.getvalue()
@@ -38,3 +40,11 @@ def test_its_blocks_run(name, monkeypatch):
 def test_no_page_has_blocks_that_nothing_runs():
     with_blocks = {path.name for path in DOCS.glob("*.md") if "```python\n" in path.read_text(encoding="utf-8")}
     assert with_blocks <= {*PAGES, *ELSEWHERE}
+
+
+def test_every_label_of_a_report_is_explained():
+    source = Path(text.__file__).read_text(encoding="utf-8")
+    yielded = re.findall(r'yield f?"([a-z][\w ]*?) {2,}', source)
+    labels = {*yielded, *re.findall(r'_(?:labelled|line_each)\("([\w ]+)"', source)}
+    page = (DOCS / "reports.md").read_text(encoding="utf-8")
+    assert len(labels) > 20 and [label for label in labels if f"`{label}`" not in page] == []
