@@ -20,7 +20,7 @@ N = 1000
 SEED = 0
 OPTIONS =
 
-.PHONY: help demo test test-all lint fuzz gallery prove theory bench clean
+.PHONY: help demo test test-all lint fuzz gallery refusals laws derivation schema prove theory docs bench clean
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +52,18 @@ lint: $(READY) ## ruff and mypy
 	ln -s $(addprefix $(CURDIR)/,$(wildcard onepass/*) egraph rules proofs lowering) $(TYPED)
 	$(PYTHON) -m mypy
 
+refusals: $(READY) ## writes docs/refusals.md
+	$(PYTHON) -m tests.docs.refusals
+
+schema: $(READY) ## writes docs/report.schema.json
+	$(PYTHON) -m tests.docs.schema
+
+laws: $(READY) ## writes docs/laws.md
+	$(PYTHON) -m tests.docs.laws
+
+derivation: $(READY) ## writes docs/derivation.md
+	$(PYTHON) -m tests.docs.derivation
+
 prove: $(READY) ## proves the laws again, and writes proofs/ledger.toml
 	$(PYTHON) -m onepass prove
 
@@ -67,6 +79,11 @@ fuzz: $(READY) ## random programs against float64 eager
 # Writes docs/gallery.md from the records in tests/variants; the tests hold it to the code
 gallery: $(READY) ## writes docs/gallery.md
 	$(PYTHON) -m tests.docs.gallery
+
+docs: $(READY) ## the documentation site, to read at build/site/index.html
+	$(PYTHON) -c "import material" 2>/dev/null || $(PYTHON) -m pip install -q -e ".[docs]"
+	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build -q
+	@echo "written: build/site/index.html"
 
 bench: $(READY) ## the figures of this machine
 	$(PYTHON) -m onepass bench

@@ -1,9 +1,14 @@
 """The errors of onepass. Everything that onepass raises on purpose is an OnepassError.
 
-A Refusal is no failure: it says why a region stays as the user wrote it. Example: OptionError for an unknown option.
+A Refusal is no failure: it says why a region stays as the user wrote it, by a record of messages.py. Example:
+OptionError for an unknown option.
 """
 
 from __future__ import annotations
+
+from functools import partial
+
+from .messages import Message
 
 
 class OnepassError(Exception):
@@ -50,14 +55,26 @@ class ProgramError(OnepassError):
 
 
 class Refusal(OnepassError):
-    """A region that cannot be fused. `kind` is for programs, `reason` a sentence, `where` a file:line or ""."""
+    """A region that cannot be fused: a message with what it names, and where, as a file:line or ""."""
 
-    def __init__(self, reason: str, where: str = "", kind: str = "unsupported"):
-        super().__init__(f"{reason} ({where})" if where else reason)
-        self.reason, self.where, self.kind = reason, where, kind
+    def __init__(self, message: Message, where: str = "", **named: object):
+        self.message, self.where, self.named = message, where, named
+        self.reason = message.sentence.format(**named)
+        place = f" ({where})" if where else ""
+        super().__init__(f"{self.reason}{place} [{message.code}]")
 
     def __reduce__(self):
-        return Refusal, (self.reason, self.where, self.kind)
+        return partial(Refusal, self.message, self.where, **self.named), ()
+
+    @property
+    def kind(self) -> str:
+        """What sort of refusal it is, for programs."""
+        return self.message.kind
+
+    @property
+    def code(self) -> str:
+        """The code of its message, as OP101."""
+        return self.message.code
 
 
 def no_rule(value: object) -> str:

@@ -13,15 +13,9 @@ FUNC = "a function or a module (an instance) of the file; its inputs come from e
 
 
 def _explain(parser: CommandParser) -> None:
-    parser.add_argument("target", metavar="FILE:FUNC", help=FUNC)
-    text = "make an input of this shape, as 1,8,1024,64 or mask=1024,1024:bool; may be given again"
-    parser.add_argument("--shape", metavar="[NAME=]SIZES[:DTYPE]", type=shape, action="append", default=[], help=text)
-    parser.add_argument("--dtype", choices=DTYPES, default="", help="the dtype of floating inputs and parameters")
-    parser.add_argument("--device", default="", help="where inputs and parameters are, as cpu or cuda")
+    _add_inputs(parser)
     parser.add_argument("--dynamic", action="store_true", help="sizes are symbols, as with torch.compile(dynamic=True)")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    text = "an option of the backend, as fuse_loads=always or executor=triton; may be given again"
-    parser.add_argument("--option", metavar="NAME=VALUE", action="append", default=[], help=text)
     text = "also the gradients in full: their forms, laws, saved values and kernels"
     parser.add_argument("--gradients", action="store_true", help=text)
     parser.add_argument("--tangents", action="store_true", help="also the tangents in full")
@@ -39,7 +33,33 @@ def _tune(parser: CommandParser) -> None:
 
 
 def _rules(parser: CommandParser) -> None:
+    text = "only laws whose line has these words, as exp, mask or rescale"
+    parser.add_argument("--filter", metavar="WORD", action="append", default=[], help=text)
     parser.add_argument("--installed", action="store_true", help="also those of other packages, checked")
+
+
+def _add_inputs(parser: CommandParser) -> None:
+    """A function, its inputs, the options and the rules."""
+    parser.add_argument("target", metavar="FILE:FUNC", help=FUNC)
+    text = "make an input of this shape, as 1,8,1024,64 or mask=1024,1024:bool; may be given again"
+    parser.add_argument("--shape", metavar="[NAME=]SIZES[:DTYPE]", type=shape, action="append", default=[], help=text)
+    parser.add_argument("--dtype", choices=DTYPES, default="", help="the dtype of floating inputs and parameters")
+    parser.add_argument("--device", default="", help="where inputs and parameters are, as cpu or cuda")
+    text = "an option of the backend, as fuse_loads=always or executor=triton; may be given again"
+    parser.add_argument("--option", metavar="NAME=VALUE", action="append", default=[], help=text)
+    text = "use the rules of this Python file, too; each is checked first; may be given again"
+    parser.add_argument("--rules", metavar="FILE", action="append", default=[], help=text)
+
+
+def _bisect(parser: CommandParser) -> None:
+    _add_inputs(parser)
+    text = "the difference to look for: numbers (the default), or speed"
+    parser.add_argument("--of", choices=("numbers", "speed"), default="numbers", help=text)
+
+
+def _minify(parser: CommandParser) -> None:
+    _add_inputs(parser)
+    parser.add_argument("--out", metavar="PATH", default="minified.py", help="the file to write (minified.py)")
 
 
 def _prove(parser: CommandParser) -> None:
@@ -57,5 +77,5 @@ def _cache(parser: CommandParser) -> None:
 
 ARGUMENTS = {
     "explain": _explain, "verify": _verify, "tune": _tune, "rules": _rules, "prove": _prove, "demo": _demo,
-    "bench": add_options, "cache": _cache,
+    "bisect": _bisect, "minify": _minify, "bench": add_options, "cache": _cache,
 }  # fmt: skip

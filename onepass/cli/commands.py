@@ -1,4 +1,4 @@
-"""The command line: `python -m onepass demo | explain | verify | tune | rules | doctor | prove | bench | cache`.
+"""The command line: `python -m onepass COMMAND`. The table COMMANDS at the end of this file lists the commands.
 
 Each command is one function that calls the part that does the work. The exit status is 0 for success, 1 if something
 failed or is wrong, and 2 if the command cannot run as it was called.
@@ -6,11 +6,13 @@ failed or is wrong, and 2 if the command cannot run as it was called.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import runpy
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,8 @@ from .arguments import ARGUMENTS
 from .values import CommandParser
 
 MISUSED = 2
+OBJECTS_BEFORE_A_COLLECTION = 100_000
+INTERRUPTED = 130  # as a shell says of Ctrl-C
 UNNAMED = """not found by name: its entry point comes with an installed package (`pip install -e .` in a checkout);
           without one write `import onepass` and backend=onepass.onepass_backend"""
 
@@ -35,12 +39,27 @@ def main(arguments: list[str] | None = None) -> int:
         return MISUSED
     commands[chosen.command].refuse_unknown(unknown)
     try:
-        status = chosen.run(chosen) or 0
+        with _rare_collections():
+            status = chosen.run(chosen) or 0
         sys.stdout.flush()
+    except KeyboardInterrupt:
+        print(f"\nonepass {chosen.command}: interrupted", file=sys.stderr)
+        return INTERRUPTED
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe; the rest of the output is dropped
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return status
+
+
+@contextmanager
+def _rare_collections() -> Iterator[None]:
+    """Few collections of garbage: the modules that a command imports are none, and searching them takes 0.5 s."""
+    before = gc.get_threshold()
+    gc.set_threshold(OBJECTS_BEFORE_A_COLLECTION, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def _parsers() -> tuple[CommandParser, dict[str, CommandParser]]:
@@ -67,10 +86,10 @@ def _explain(chosen) -> int:
     from ..compiler.options import Options
     from ..errors import OptionError
     from .inputs import InputChoice
-    from .target import TargetError, error_line, target
+    from .target import TargetError, error_line, options_of, target
 
     try:
-        options = dict(map(_named_option, chosen.option))
+        options = options_of(chosen)
         Options.read(options)
         called = target(chosen.target, InputChoice(tuple(chosen.shape), chosen.dtype, chosen.device))
     except (TargetError, OptionError) as error:
@@ -81,8 +100,9 @@ def _explain(chosen) -> int:
         asked: dict[str, Any] = {"options": options, "gradients": chosen.gradients, "tangents": chosen.tangents}
         keywords: dict[str, Any] = {**called.keywords}
         refuse_call(called.function, called.inputs, keywords)
-        called.function(*called.inputs, **keywords)  # in eager first: what is the user's error is said as that
-        with _sizes(chosen.dynamic):
+        with _working("running it in eager"):  # first, so that what is the user's error is said as that
+            called.function(*called.inputs, **keywords)
+        with _working("capturing and searching"), _sizes(chosen.dynamic):
             report = explain(called.function, *called.inputs, **asked, **keywords)
     except Exception as error:
         path = Path(chosen.target.rpartition(":")[0]).resolve()
@@ -95,6 +115,15 @@ def _explain(chosen) -> int:
         print(f"onepass explain: cannot write {error.filename}: {error.strerror}", file=sys.stderr)
         return MISUSED
     return 1 if report.failures else 0
+
+
+def _working(what: str) -> AbstractContextManager:
+    """Says on a terminal what takes its time."""
+    if not sys.stderr.isatty():
+        return nullcontext()
+    from rich.console import Console
+
+    return Console(stderr=True).status(what)
 
 
 def _sizes(dynamic: bool) -> AbstractContextManager:
@@ -110,16 +139,6 @@ def _print_guessed(command: str, called) -> None:
 
     if called.guessed:
         print(f"onepass {command}: assumed {called.guessed}; to give others, {HINT}", file=sys.stderr)
-
-
-def _named_option(text: str) -> tuple[str, object]:
-    """NAME=VALUE as an option of the backend; true and false are truth values. Raises OptionError."""
-    from ..errors import OptionError
-
-    name, given, value = text.partition("=")
-    if not given:
-        raise OptionError(f"{text!r} is not NAME=VALUE")
-    return name, {"true": True, "false": False}.get(value.lower(), value)
 
 
 def _write(report, chosen) -> None:
@@ -186,10 +205,12 @@ def _rules(chosen) -> int:
     from ..rules import ALL
 
     width = max(len(rule.name) for rule in ALL)
+    lines = []
     for rule in ALL:
         guards = f"   when {', '.join(map(str, rule.guards))}" if rule.guards else ""
-        print(f"{rule.name:{width}}  {rule.law}   [{rule.exact}]{guards}")
-    print(f"{len(ALL)} laws")
+        lines.append(f"{rule.name:{width}}  {rule.law}   [{rule.exact}]{guards}")
+    shown = [line for line in lines if all(word.lower() in line.lower() for word in chosen.filter)]
+    print("\n".join([*shown, f"{len(shown)} laws" + (f" of {len(ALL)}" if chosen.filter else "")]))
     return _installed_rules() if chosen.installed else 0
 
 
@@ -276,6 +297,20 @@ def _bench(chosen) -> int:
     return 0
 
 
+def _bisect(chosen) -> int:
+    """Looks for the law or the part without which a difference goes away."""
+    from .bisect import run
+
+    return run(chosen)
+
+
+def _minify(chosen) -> int:
+    """Writes the smallest program that still fails."""
+    from .minify import run
+
+    return run(chosen)
+
+
 def _cache(chosen) -> int:
     """Lists, measures or empties the disk cache."""
     from .cache import run
@@ -292,5 +327,7 @@ COMMANDS = (
     ("doctor", _doctor, "what is installed here and what is missing"),
     ("prove", _prove, "prove the laws"),
     ("bench", _bench, "the figures of this machine"),
+    ("bisect", _bisect, "find the law, or the part, without which a difference in numbers or speed goes away"),
+    ("minify", _minify, "write the smallest program whose numbers still differ, or that still fails"),
     ("cache", _cache, "what is kept on disk: list it, say its size, or clear it"),
 )

@@ -11,9 +11,11 @@ import importlib.util
 import inspect
 import sys
 import traceback
+from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
 
+from ..errors import OptionError
 from .inputs import InputChoice, TargetError, TargetFunction, made, needed, placed, tensors
 from .values import GivenShape
 
@@ -42,6 +44,37 @@ def target(text: str, choice: InputChoice = AS_IT_COMES) -> TargetFunction:
     if choice.shapes:
         return placed(made(function, f"{name} of {file}", choice), choice)
     return placed(_with_inputs(function, name, module, file), choice)
+
+
+def rules_of(file: str) -> list:
+    """The rules of a Python file, in its order. Raises TargetError."""
+    from ..egraph.rewrite.pattern_rule import PatternRule
+    from ..egraph.rewrite.rule import Rule
+
+    path = Path(file).resolve()
+    if not path.is_file():
+        raise TargetError(f"there is no file {file}")
+    found = [value for value in vars(_module(path, file)).values() if isinstance(value, Rule | PatternRule)]
+    if not found:
+        raise TargetError(f"{file} has no rule: decorate a law with @onepass.rule")
+    return list(dict.fromkeys(found))
+
+
+def options_of(chosen: Namespace) -> dict[str, object]:
+    """The options of the backend that the command line gives. Raises OptionError and TargetError."""
+    options = dict(map(_named_option, chosen.option))
+    if "without" in options:
+        options["without"] = str(options["without"]).split(",")
+    rules = [rule for file in chosen.rules for rule in rules_of(file)]
+    return options | ({"rules": rules} if rules else {})
+
+
+def _named_option(text: str) -> tuple[str, object]:
+    """NAME=VALUE as an option of the backend; true and false are truth values. Raises OptionError."""
+    name, given, value = text.partition("=")
+    if not given:
+        raise OptionError(f"{text!r} is not NAME=VALUE")
+    return name, {"true": True, "false": False}.get(value.lower(), value)
 
 
 def _can_be_explained(value, home: str) -> bool:

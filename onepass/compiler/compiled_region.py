@@ -176,7 +176,7 @@ def _search(key: str, program: Program, options: Options, strides, hints) -> Fus
     started = time.perf_counter()
     captured = translate(program)
     capture = time.perf_counter() - started
-    found = optimize_all(captured.results, rules=options.rules, invariant=options.invariant)
+    found = optimize_all(captured.results, options.rules, invariant=options.invariant, without=options.without)
     seconds = ", ".join(f"{name} {took:.3f} s" for name, took in {"capture": capture, **found.seconds}.items())
     log.debug("onepass: searched at %s: %s", ", ".join(_places(program)), seconds)
     require_kernels(found.plan, program, options, hints)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache as once
 from typing import Any
@@ -47,10 +47,11 @@ def optimize_all(
     phases: Mapping[str, Sequence[Rule]] | None = None,
     target: Target = TARGET,
     invariant: bool = False,
+    without: Sequence[str] = (),
 ) -> Optimized:
     """The cheapest certified forms of all results, in one plan; `rules` are the user's, `phases` replaces ours.
 
-    invariant: the plan is one of lowering/cost/invariant_plans.py.
+    invariant: the plan is one of lowering/cost/invariant_plans.py. without: names of our laws that are not used.
 
     Of our laws only those are used that the ledger calls proved as they stand.
     Raises NotPlannable, or EngineError if the search fails.
@@ -58,10 +59,11 @@ def optimize_all(
     _say_unproved()
     given = resolve([result.term for result in results], rules)
     directed, searched = divide(given.rules)
-    laws = simplifying([result.term for result in results])
+    laws = _left(simplifying([result.term for result in results]), without)
     normaliser = Normaliser((*laws, *directed))
     captured = tuple(normaliser.normal(result.term) for result in results)
     ours = {name: ledger.proved(group) for name, group in PHASES.items()} if phases is None else phases
+    ours = {name: _left(group, without) for name, group in ours.items()}
     began = time.perf_counter()
     found = search(captured, with_rules(ours, searched), limits, target)
     started = time.perf_counter()
@@ -76,6 +78,11 @@ def optimize_all(
     best = planned(captured, derivations, plan_made, statistics, (found.passes_before, found.passes_after))
     plan = time.perf_counter() - ended
     return replace(best, seconds={"search": started - began, "certificate": ended - started, "plan": plan})
+
+
+def _left(laws: Iterable[Rule], without: Sequence[str]) -> tuple[Rule, ...]:
+    """The laws without those of these names."""
+    return tuple(law for law in laws if law.name not in without)
 
 
 @once

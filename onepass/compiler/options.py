@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import cast
 
 from ..egraph.rewrite.pattern_rule import PatternRule
@@ -29,7 +30,8 @@ CHOICES = {
     "verify": ("nothing", "kernel"),
 }
 
-CARRIED = ("strict", "inner", "executor", "libraries", "deterministic", "invariant", "verify")  # beside rules
+# In a graph, beside rules.
+CARRIED = ("strict", "inner", "executor", "libraries", "deterministic", "invariant", "verify", "without")
 IMPLIED_BY_INVARIANT = {"strict": True, "deterministic": True, "libraries": False}  # nobody else runs a region
 
 
@@ -44,6 +46,7 @@ class Options:
     `deterministic`: each call gives the same bits, as where torch.use_deterministic_algorithms(True) holds at the call.
     `invariant`: the bits of a row of a result depend on that row's query and keys alone, not on the batch, on how
     queries are cut in chunks, or on the run. It implies `strict`, `deterministic` and no `libraries`.
+    `without`: names of our laws that are not used; `python -m onepass bisect` looks for one that makes a difference.
     `verify`: "kernel" holds the text of each kernel against its terms, over exact numbers, before it runs.
     """
 
@@ -57,10 +60,12 @@ class Options:
     invariant: bool = False
     require: str = "nothing"
     verify: str = "nothing"
+    without: tuple[str, ...] = ()
     inner_options: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self):
         object.__setattr__(self, "rules", _rules(self.rules))
+        object.__setattr__(self, "without", _laws(self.without))
         _refuse_equal_names(self.rules)
         for name in ("strict", "libraries", "deterministic", "invariant"):
             if not isinstance(getattr(self, name), bool):
@@ -158,6 +163,19 @@ def _rules(given) -> tuple[Rule | PatternRule, ...]:
         else:
             raise OptionError(f"rules holds {no_rule(rule)}")
     return tuple(rules)
+
+
+def _laws(given) -> tuple[str, ...]:
+    """Names of our laws. Raises OptionError for another name."""
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise OptionError(f"without is a list of names of laws, not {given!r}")
+    names, known = tuple(given), [rule.name for rule in ALL]
+    for name in names:
+        if name not in known:
+            near = get_close_matches(str(name), known, 1)
+            meant = f"did you mean {near[0]!r}?" if near else "`python -m onepass rules` lists them"
+            raise OptionError(f"without holds {name!r}, which is no law of onepass; {meant}")
+    return names
 
 
 def _refuse_equal_names(rules: tuple[Rule | PatternRule, ...]) -> None:

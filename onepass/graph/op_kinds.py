@@ -177,6 +177,7 @@ ATEN: tuple[AtenOperation, ...] = (
     *_rows("other", "lift_fresh lift_fresh_copy resolve_conj resolve_neg matrix_H"),
     _row("other", "multi_head_attention_forward", Trait.LIBRARY_CALL),
     *_rows("other", "_transformer_encoder_layer_fwd _native_multi_head_attention", Trait.CLOSED_LIBRARY_CALL),
+    _row("other", "flex_attention", Trait.CLOSED_LIBRARY_CALL),
     _row("other", "tag_activation_checkpoint", Trait.RUNS_A_GRAPH),
 )
 OPERATIONS: dict[str, AtenOperation] = {name: row for row in ATEN for name in row.names}

@@ -23,6 +23,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from .. import messages
 from ..errors import Refusal
 from .nodes import TORCH_FOLDER, size_of, value_of_node, where_of
 from .op_kinds import is_aten, is_call_of
@@ -48,7 +49,7 @@ def aten_graph(region: Callable, fake_inputs: Sequence) -> fx.Graph:
     _require_plain(region, fake_inputs)
     mode = next((x.fake_mode for x in fake_inputs if isinstance(x, FakeTensor)), None)
     if mode is None:
-        raise Refusal("the region has no tensor inputs", kind="no inputs")
+        raise Refusal(messages.NO_INPUTS)
     body = fx.Interpreter(region).run if isinstance(region, fx.GraphModule) else region
     with ExitStack() as stack:
         stack.enter_context(tracing(TracingContext(mode)))
@@ -66,9 +67,7 @@ def _require_plain(region, fake_inputs: Sequence) -> None:
     names = _input_names(region, len(fake_inputs)) or ["an input"] * len(fake_inputs)
     for name, value in zip(names, fake_inputs, strict=True):
         if isinstance(value, torch.Tensor) and is_traceable_wrapper_subclass(value):
-            said = f"{_clean(name, set())} is a {type(value).__name__}, a subclass of Tensor with operations of its own"
-            instead = "GraphPass, as a joint_custom_pre_pass for inference, gets the plain tensors that it is made of"
-            raise Refusal(f"{said}, which are not captured: {instead}", kind="subclass")
+            raise Refusal(messages.SUBCLASS, name=_clean(name, set()), type=type(value).__name__)
 
 
 class _Lines(TorchFunctionMode):
@@ -86,7 +85,7 @@ class _Lines(TorchFunctionMode):
 def program_of(function: Callable, *inputs: torch.Tensor) -> Program:
     """A Program of a Python function, traced on example tensors; their sizes become fixed."""
     if _under_autocast(inputs):
-        raise Refusal("autocast is on: the recorded dtypes are not those that would run", kind="autocast")
+        raise Refusal(messages.AUTOCAST)
     separate = [x.detach() for x in inputs]  # a tensor passed twice is two inputs
     with fx_traceback.preserve_node_meta(), _Lines():
         graph = make_fx(function, pre_dispatch=True, tracing_mode="fake", _allow_non_fake_inputs=True)(*separate).graph
@@ -113,7 +112,7 @@ def _from_traced(graph: fx.Graph, names: list[str] | None) -> Program:
     (result,) = next(n for n in graph.nodes if n.op == "output").args
     results = list(result) if isinstance(result, tuple | list) else [result]
     if not results or not all(isinstance(r, fx.Node) and _is_tensor(value_of_node(r)) for r in results):
-        raise Refusal("a result of the region is not a tensor", kind="outputs")
+        raise Refusal(messages.NO_TENSOR_RESULT)
     calls = [n for n in graph.nodes if n.op not in ("placeholder", "output")]
     return from_aten_graph(calls, inputs, results, names)
 
@@ -174,11 +173,11 @@ def _clean(name: str, used: set[str]) -> str:
 
 def _meta(value: torch.Tensor, where: str) -> Meta:
     if value.is_complex():
-        raise Refusal("complex numbers are not supported", where, "complex")
+        raise Refusal(messages.COMPLEX, where)
     if _is_empty(value):
-        raise Refusal("a tensor without elements", where, "empty")
+        raise Refusal(messages.EMPTY, where)
     if value.layout != torch.strided or value.is_quantized:
-        raise Refusal("only plain strided tensors are supported", where, "layout")
+        raise Refusal(messages.LAYOUT, where)
     return Meta(_word(value.dtype), tuple(map(size_of, value.shape)), value.device.type)
 
 
@@ -198,7 +197,7 @@ def _call(node: fx.Node, taken: dict[fx.Node, str]) -> ProgramNode:
     target = _target(node, where)
     values = value if isinstance(value, tuple | list) else (value,)
     if not all(isinstance(v, torch.Tensor) for v in values):
-        raise Refusal(f"{target} does not give tensors", where, "operation")
+        raise Refusal(messages.NO_TENSORS, where, call=target)
     given = node.args
     if _is_joint(node):
         given = ([n for n in given[0] if not _is_empty(n)], *given[1:])
@@ -212,10 +211,10 @@ def _target(node: fx.Node, where: str) -> str:
         return GETITEM
     schema = getattr(node.target, "_schema", None)
     if schema is None or not is_allowed(str(node.target)):
-        raise Refusal(f"{getattr(node.target, '__name__', node.target)} is not an ATen operation", where, "operation")
+        raise Refusal(messages.NOT_ATEN, where, call=getattr(node.target, "__name__", node.target))
     target = str(node.target)
     if schema.is_mutable and target not in _SAFE_IN_PLACE:
-        raise Refusal(f"{target} changes a tensor in place", where, "in-place")
+        raise Refusal(messages.IN_PLACE_CALL, where, call=target)
     return _SAFE_IN_PLACE.get(target, target)
 
 
@@ -226,7 +225,7 @@ def _constant(node: fx.Node, name: str, where: str) -> ProgramNode:
         found = getattr(found, part)
     found = getattr(found, "constant", None) if isinstance(found, FakeTensor) else found
     if not isinstance(found, torch.Tensor) or isinstance(found, FakeTensor) or len(found.unique()) != 1:
-        raise Refusal("a constant tensor is captured by the function; pass it as an input", where, "constant")
+        raise Refusal(messages.CONSTANT, where)
     meta = _meta(found, where)
     kwargs = (("device", Atom("device", meta.device)), ("dtype", Atom("dtype", meta.dtype)))
     return ProgramNode(
@@ -250,4 +249,4 @@ def _encode(value, taken: dict[fx.Node, str], where: str):
     for kind in ("dtype", "layout", "memory_format"):
         if isinstance(value, getattr(torch, kind)):
             return Atom(kind, _word(value))
-    raise Refusal(f"an argument of {type(value).__name__} cannot be stored", where, "argument")
+    raise Refusal(messages.ARGUMENT, where, type=type(value).__name__)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import fx
 
+from .. import messages
 from ..compiler.compiled_region import Fused
 from ..compiler.options import Options
 from ..errors import Refusal
@@ -87,8 +88,7 @@ class CallInserter:
         moving = needed_after(needed, first, place)
         recorded = recording(place) if self.survey.switched else {}
         if recorded and not recorded[first] and records((*moving, *region.outputs), recorded):
-            reason = "the region's first result is used under no_grad, in front of what needs gradients"
-            raise Refusal(reason, where_of(region.anchor), "no_grad")
+            raise Refusal(messages.FIRST_USE_WITHOUT_GRADIENTS, where_of(region.anchor))
         for node in moving:
             first.prepend(node)
         return first
@@ -128,7 +128,6 @@ def _size_node(graph: fx.Graph, symbol: str, region: Region) -> fx.Node:
         value = value_of_node(node)
         if isinstance(value, torch.SymInt) and str(value.node.expr) == symbol:
             return node
-    reason = f"no value in the graph gives the size {symbol}"
     if any(isinstance(v := value_of_node(n), torch.SymFloat) and symbol in str(v.node.expr) for n in graph.nodes):
-        reason = "a float that each call gives is read at run time only where it multiplies or divides a tensor"
-    raise Refusal(reason, where_of(region.anchor), "sizes")
+        raise Refusal(messages.FLOAT_AT_RUN_TIME, where_of(region.anchor))
+    raise Refusal(messages.SIZE_NOT_IN_GRAPH, where_of(region.anchor), size=symbol)

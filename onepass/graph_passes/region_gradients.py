@@ -13,6 +13,7 @@ from dataclasses import replace
 import torch
 from torch import fx
 
+from .. import messages
 from ..compiler.compiled_region import Fused
 from ..compiler.options import Options
 from ..compiler.traffic import made_bytes
@@ -50,8 +51,7 @@ def in_training(region: Region, found: Fused, needed: list[bool], options: Optio
     if not isinstance(made, str):
         return backward_line(made)
     if options.inner == "inductor" and not _takes_much_memory(found, hints):
-        reason = f"its gradients are needed and not derived ({made}): Inductor compiles its forward and its backward"
-        raise Refusal(reason, where_of(region.anchor), "training")
+        raise Refusal(messages.NOT_DERIVED, where_of(region.anchor), reason=made)
     return RECOMPUTES + made
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import fx
 from torch._dynamo import convert_frame
 
+from .. import messages
 from ..compiler import compiled_region
 from ..compiler.compiled_region import Fused
 from ..compiler.options import Options
@@ -42,7 +43,6 @@ from .region_gradients import derivative_reports, gradients_needed, in_forward_m
 from .specialize_sizes import specialize_widths
 
 REFUSALS = (Refusal, NotPlannable, ProgramError, UnknownSize)
-NOT_IN_TRAINING = "an invariant result has no gradients: those of keys are sums over queries"
 MAX_LENGTH_OF_A_FAILURE = 300  # characters
 log = logging.getLogger(__name__)
 keep_usable(convert_frame.compile_lock)  # Dynamo holds it while anything is compiled.
@@ -87,8 +87,9 @@ class Rewriting:
         """Adds to the report why the region stays."""
         where = getattr(error, "where", "") or where_of(region.anchor)
         file, _, line = where.rpartition(":")
-        reason, kind = getattr(error, "reason", str(error)), getattr(error, "kind", "no plan")
-        self.refusals.append(Refused(reason, file, int(line) if line.isdigit() else 0, kind))
+        found = error if isinstance(error, Refusal) else Refusal(messages.NO_PLAN, reason=str(error))
+        number = int(line) if line.isdigit() else 0
+        self.refusals.append(Refused(found.reason, file, number, found.kind, found.code))
 
     def note_region(self, new: RegionReport, region: Region) -> None:
         """Adds a region's report. Equal regions share one report, which names every place, line and layer."""
@@ -191,7 +192,7 @@ class Replacement:
         """The plan with what its report says of derivatives. Raises Refusal where Inductor is to compile the region."""
         report, needed = answer.report, gradients_needed(region, self._records)
         if any(needed) and self.rewriting.options.invariant:
-            raise Refusal(NOT_IN_TRAINING, where_of(region.anchor), "invariant")
+            raise Refusal(messages.INVARIANT_IN_TRAINING, where_of(region.anchor))
         if any(needed):
             said = in_training(region, answer, needed, self.rewriting.options, size_hints(region))
             report = replace(report, backward=said)
@@ -223,13 +224,12 @@ class Replacement:
         """
         region, before = self.regions[number], self._insertion_points[number]
         if (node := overtaken_random_node(region, self.survey, before)) is not None:
-            reason = f"{name_of(node)} draws before what the region reads is drawn, and would draw after it"
-            raise Refusal(reason, where_of(node) or where_of(region.anchor), "random")
+            raise Refusal(messages.RANDOM_ORDER, where_of(node) or where_of(region.anchor), call=name_of(node))
         pairs = must_not_alias(region, self.survey, before)
         if pairs and self.rewriting.separate_inputs is None:
             (written, read), *_ = sorted(pairs, key=str)
-            reason = f"{written.name} is written between what the region reads of {read.name}, and may be its memory"
-            raise Refusal(reason, where_of(region.anchor), "in-place")
+            where = where_of(region.anchor)
+            raise Refusal(messages.MAY_SHARE_MEMORY, where, written=written.name, read=read.name)
         if pairs:
             self.rewriting.separate_inputs |= pairs
 

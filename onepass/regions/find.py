@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from torch import fx
 
+from .. import messages
 from ..errors import Refusal
 from ..graph.nodes import where_of
 from ..graph.op_kinds import Trait, changes_in_place, has_trait, name_of
@@ -64,8 +65,8 @@ def _in_called_graphs(s: Survey) -> Iterator[Region]:
     for call in (n for n in s.order if not has_trait(n, Trait.RUNS_A_GRAPH)):
         for region in (region for body in bodies(call) for region in find_regions(body)):
             where = where_of(region.anchor) or where_of(call)
-            reason = f"the region is inside of what {name_of(call)} calls"
-            yield refused_at(call, region.refusal or Refusal(reason, where, "higher-order"))
+            inside = Refusal(messages.HIGHER_ORDER, where, call=name_of(call))
+            yield refused_at(call, region.refusal or inside)
 
 
 # Drafts: which contractions belong together ---------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from math import prod
 import torch
 from torch import fx
 
+from .. import messages
 from ..errors import Refusal
 from ..graph.nodes import value_of_node, where_of
 from ..graph.op_kinds import INTERIOR, Trait, has_trait, name_of, operation_named
@@ -35,8 +36,8 @@ def interruption(sink: fx.Node, s: Survey) -> Refusal | None:
     if not found:
         return None
     unknown = found[0]
-    reason = f"{name_of(unknown) or unknown.target} stands between two contractions, and no kernel is derived for it"
-    return Refusal(reason, where_of(unknown) or where_of(sink), "unknown operation")
+    where = where_of(unknown) or where_of(sink)
+    return Refusal(messages.UNKNOWN_BETWEEN, where, call=name_of(unknown) or unknown.target)
 
 
 def missed_fusion(sink: fx.Node, s: Survey) -> Refusal | None:
@@ -49,8 +50,9 @@ def missed_fusion(sink: fx.Node, s: Survey) -> Refusal | None:
     if source is None:
         return None
     folded = _earlier_reduction(reduction, s) if source.op in INPUTS else None
-    reason = f"what {name_of(reduction)} reduces {_origin(source, s) if folded is None else _other_fold(folded)}"
-    return Refusal(reason, where_of(reduction) or where_of(sink), "no product before")
+    origin = _origin(source, s) if folded is None else _other_fold(folded)
+    where = where_of(reduction) or where_of(sink)
+    return Refusal(messages.NO_PRODUCT_BEFORE, where, call=name_of(reduction), origin=origin)
 
 
 def _reduction_before(operand: fx.Node, s: Survey) -> fx.Node | None:

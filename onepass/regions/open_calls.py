@@ -12,9 +12,10 @@ import torch
 from torch import fx
 from torch.utils._pytree import tree_leaves
 
+from .. import messages
 from ..errors import Refusal
 from ..graph.nodes import value_of_node, where_of
-from ..graph.op_kinds import Trait, has_trait, name_of
+from ..graph.op_kinds import Trait, has_trait, is_higher_order, name_of
 from ..graph.trace import aten_graph
 from .find import find_regions
 from .refusals import refused_at
@@ -37,26 +38,25 @@ def inline_library_calls(graph: fx.Graph) -> list[Region]:
 
 
 def _without_parts(node: fx.Node) -> Region:
-    """The fast path that torch's own modules take in eval without gradients."""
-    reason = f"{name_of(node)} is one operation of torch's with attention inside: its modules call it in eval without"
-    reason += " gradients; torch.backends.mha.set_fastpath_enabled(False) lets them call smaller ones"
-    return refused_at(node, Refusal(reason, where_of(node), "opaque"))
+    """FlexAttention, or the fast path that torch's own modules take in eval without gradients."""
+    message = messages.FLEX_ATTENTION if is_higher_order(node) else messages.FAST_PATH
+    return refused_at(node, Refusal(message, where_of(node), call=name_of(node)))
 
 
 def _inline(graph: fx.Graph, node: fx.Node) -> None:
     """Replaces the call by its ATen operations. Raises Refusal if nothing is gained by that."""
     inputs = node.all_input_nodes
     if not _only_items(node):
-        raise Refusal(f"the results of {name_of(node)} are used as a whole", where_of(node), "opaque")
+        raise Refusal(messages.RESULTS_AS_A_WHOLE, where_of(node), call=name_of(node))
     body = aten_graph(lambda *values: _called(node, dict(zip(inputs, values))), [value_of_node(n) for n in inputs])
     used = {user.args[1] for user in node.users}
     output = next(n for n in body.nodes if n.op == "output")
     output.args = (tuple(r if n in used else None for n, r in enumerate(output.args[0])),)
     if None in [output.args[0][n] for n in used]:
-        raise Refusal(f"a result of {name_of(node)} is used that is no tensor", where_of(node), "opaque")
+        raise Refusal(messages.RESULT_NO_TENSOR, where_of(node), call=name_of(node))
     body.eliminate_dead_code()  # Averaged weights that nobody uses would be a second use of the scores.
     if any(n.op == "get_attr" for n in body.nodes):  # It names an attribute of the trace's module, not of the user's.
-        raise Refusal(f"{name_of(node)} is kept whole: it makes a constant tensor", where_of(node), "opaque")
+        raise Refusal(messages.MAKES_A_CONSTANT, where_of(node), call=name_of(node))
     _refuse_if_nothing_is_found(node, body)
     _insert_body(graph, node, body, inputs)
 
@@ -75,7 +75,7 @@ def _refuse_if_nothing_is_found(node: fx.Node, body: fx.Graph) -> None:
     if any(region.refusal is None for region in regions):
         return
     reason = regions[0].refusal.reason if regions else "nothing in it can be fused"
-    raise Refusal(f"{name_of(node)} is kept whole: {reason}", where_of(node), "opaque")
+    raise Refusal(messages.KEPT_WHOLE, where_of(node), call=name_of(node), reason=reason)
 
 
 def _insert_body(graph: fx.Graph, node: fx.Node, body: fx.Graph, inputs: list[fx.Node]) -> None:

@@ -10,6 +10,7 @@ from math import prod
 
 from torch import fx
 
+from .. import messages
 from ..errors import Refusal
 from ..graph.nodes import value_of_node, where_of
 from ..graph.op_kinds import changes_in_place, name_of, reshapes_in_place
@@ -39,8 +40,7 @@ def outputs_refusal(growth: Growth, region: Region, s: Survey) -> Refusal | None
         return _cycle_refusal(growth, region, s)
     if growth.wide and not _recomputing_pays(growth, s):
         refusal = _use_refusal(growth, region, s)
-        reason = "written it is anyway, and to compute it again would save no more than to read it costs"
-        return Refusal(f"{refusal.reason}: {reason}", refusal.where, refusal.kind)
+        return Refusal(messages.USED_AND_WRITTEN, refusal.where, reason=refusal.reason)
     if not growth.wide and len(growth.outputs) == 1:
         return None
     floating = all(value_of_node(n).is_floating_point() for n in region.outputs)
@@ -55,15 +55,15 @@ def _use_refusal(growth: Growth, region: Region, s: Survey) -> Refusal:
     user = next((u for u in node.users if u not in growth.owned), node)
     also = "returned" if user.op == "output" else f"used by {name_of(user) or user.op}{at_line(user)}"
     made = root(node, s)  # The name of a cast or a view would not tell users which value it is.
-    reason = f"the result of {name_of(made if name_of(made) else node)} is also {also}"
-    return Refusal(reason, where_of(node) or where_of(region.anchor), "used outside")
+    where, call = where_of(node) or where_of(region.anchor), name_of(made if name_of(made) else node)
+    return Refusal(messages.USED_OUTSIDE, where, call=call, user=also)
 
 
 def _cycle_refusal(growth: Growth, region: Region, s: Survey) -> Refusal:
     """Names a call outside that reads a value of the region, and on which a later value of the region depends."""
     reader = first_unknown_call(growth.cycle, growth.owned, s)
-    reason = f"{name_of(reader) or reader.op}{at_line(reader)} reads what the region computes and gives what it needs"
-    return Refusal(reason, where_of(growth.cycle) or where_of(region.anchor), "used outside")
+    where = where_of(growth.cycle) or where_of(region.anchor)
+    return Refusal(messages.CYCLE, where, call=f"{name_of(reader) or reader.op}{at_line(reader)}")
 
 
 def _recomputing_pays(growth: Growth, s: Survey) -> bool:
@@ -89,13 +89,11 @@ def refusal_to_move(region: Region, s: Survey) -> Refusal | None:
     where = where_of(region.anchor)
     scope = next((s.scope[n] for n in region.nodes if s.scope[n]), "")
     if scope:
-        reason = f"the region is under {scope}: what the graph says of its values is not what runs"
-        reason += "; autocast around the whole call is captured" if scope == "autocast" else ""
-        return Refusal(reason, where, scope.rpartition(" ")[2])
+        inside = messages.AUTOCAST_INSIDE if scope == "autocast" else messages.TRANSFORM_INSIDE
+        return Refusal(inside, where, scope=scope)
     written = next((n for n in region.nodes if changes_in_place(n)), None) or _reshaped_in_place(region, s)
     if written is not None:
-        reason = f"{name_of(written)} changes a tensor of the region in place"
-        return Refusal(reason, where_of(written) or where, "in-place")
+        return Refusal(messages.REGION_IN_PLACE, where_of(written) or where, call=name_of(written))
     point = insertion_point(region, s)
     return _level_refusal(point, region, s) or _placement_refusal(point, region, s)
 
@@ -105,25 +103,24 @@ def _level_refusal(point: InsertionPoint, region: Region, s: Survey) -> Refusal 
     levels = {s.duals[n] for n in region.nodes} - {0}
     if not levels or levels == {s.duals[point.before]}:
         return None
-    reason = "the region is partly outside of the forward mode (jvp) that the rest of it is under"
-    return Refusal(reason, where_of(region.anchor), "transform")
+    return Refusal(messages.PARTLY_FORWARD_MODE, where_of(region.anchor))
 
 
 def _placement_refusal(point: InsertionPoint, region: Region, s: Survey) -> Refusal | None:
     """Why no place is right for the region's call, or why the only place is wrong for its backward pass."""
     node, saved = point.obstacle, write_into_saved_input(region, s, point.before)
     if node is not None and not changes_in_place(node):
-        reason = f"{name_of(node) or node.op} reads the region where no gradients are recorded, and another result is"
-        return Refusal(f"{reason} made where they are", where_of(node) or where_of(region.anchor), "no_grad")
+        where = where_of(node) or where_of(region.anchor)
+        return Refusal(messages.READ_WITHOUT_GRADIENTS, where, call=name_of(node) or node.op)
     if node is not None:
-        reason = f"the region reads what {name_of(node)} changes in place, and also what is there only behind it"
         own = _written(node, region) in region.owned
-        reason += "; written as a choice (torch.where, masked_fill) it could be fused" if own else ""
+        message = messages.SCORES_WRITTEN if own else messages.READ_BEFORE_AND_BEHIND
     elif saved is not None:
-        reason = f"{name_of(saved)} changes in place what the region's backward pass would read again"
+        message = messages.SAVED_INPUT_WRITTEN
     else:
         return None
-    return Refusal(reason, where_of(node or saved) or where_of(region.anchor), "in-place")
+    write = node or saved
+    return Refusal(message, where_of(write) or where_of(region.anchor), call=name_of(write))
 
 
 def _written(write: fx.Node, region: Region) -> fx.Node:

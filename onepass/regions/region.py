@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
+from .. import messages
 from ..errors import Refusal
 from ..graph.nodes import size_of, value_of_node, where_of
 from ..graph.op_kinds import is_aten
@@ -79,7 +80,7 @@ class Region:
             raise self.refusal
         for node in self.inputs:
             if value_of_node(node) is None:
-                raise Refusal(f"nothing is known about the value of {node.name}", where_of(self.anchor), "no metadata")
+                raise Refusal(messages.NO_METADATA, where_of(self.anchor), name=node.name)
         if all(map(is_aten, self.nodes)):
             return from_aten_graph(self.nodes, self.inputs, self.outputs)
         return trace(region_module(self), [value_of_node(n) for n in self.inputs])

@@ -14,9 +14,9 @@ from pathlib import Path
 import torch
 from torch import fx
 
+from .. import messages
 from .records import Refused, Report
 
-KIND = "graph break"
 _TORCH = str(Path(torch.__file__).parent)
 _COUNTED = ("graph_break", "unimplemented")  # what Dynamo counts: breaks, and whatever it met that it cannot trace
 
@@ -28,7 +28,7 @@ def break_after(gm: fx.GraphModule | None) -> Refused | None:
         return None
     frames = [f for f in found.user_stack if not f.filename.startswith(_TORCH)] or list(found.user_stack)
     file, line = (frames[-1].filename, frames[-1].lineno or 0) if frames else ("", 0)
-    return Refused(_said(found.reason), file, line, KIND)
+    return _break(_said(found.reason), file, line)
 
 
 def with_break(report: Report, gm: fx.GraphModule | None) -> Report:
@@ -60,7 +60,12 @@ def breaks_of(
     said = [reason for reason in reasons["graph_break"] if reason not in {one.reason for one in known}]
     if not graphs:
         said = list(dict.fromkeys([*said, *reasons["unimplemented"]]))
-    return (*known, *(Refused(reason, file, line, KIND) for reason in said))
+    return (*known, *(_break(reason, file, line) for reason in said))
+
+
+def _break(reason: str, file: str, line: int) -> Refused:
+    found = messages.GRAPH_BREAK
+    return Refused(found.sentence.format(reason=reason), file, line, found.kind, found.code)
 
 
 def _said(reason: str) -> str:

@@ -214,15 +214,13 @@ def _many(count: int, what: str) -> str:
 
 def _left(report: Report) -> Iterator[LeftView]:
     for kind, found in (*(("left", r) for r in report.refusals), *(("break", b) for b in report.breaks)):
-        change = way_out(found) if kind == "left" else BREAK_WAY_OUT
         sources = tuple(source_views([found.where]))
         where = f"{sources[0].name}:{found.line}" if sources else found.where
-        yield LeftView(kind, found.reason, where, change, sources)
+        yield LeftView(kind, found.reason, where, way_out(found), sources)
     for failure in report.failures:
         yield LeftView("failed", failure, "", FAILURE_WAY_OUT)
 
 
-BREAK_WAY_OUT = "write it so that Dynamo captures one graph; torch.compile(..., fullgraph=True) raises at each break"
 FAILURE_WAY_OUT = 'the original runs; this is a fault of onepass, and options={"strict": True} raises the error itself'
 
 

@@ -55,6 +55,7 @@ class Refused:
     file: str = ""
     line: int = 0
     kind: str = "unsupported"
+    code: str = ""
 
     @property
     def where(self) -> str:

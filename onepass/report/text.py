@@ -13,36 +13,17 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
+from .. import messages
+
 # Records print themselves by this module, so it imports none of them.
 Report = Any
 RegionReport = Any
 KernelReport = Any
 DerivativeReport = Any
 
-OTHER_WAY_OUT = "onepass.explain(function, *inputs) shows what was found; docs/limits.md lists what is refused"
-WAYS_OUT = {  # kind of a refusal: what to change; where the reason itself says it, there is no entry
-    "autocast": "enter autocast around the compiled call, not inside of it",
-    "device": "move all inputs to one device",
-    "dtype": "compute it in a floating dtype",
-    "higher-order": "call it outside of that operation, or in a checkpoint",
-    "in-place": "write the change as a new value: y = y + x, or torch.where",
-    "invariant": "call it under torch.no_grad(), or leave the option invariant out",
-    "no product before": "compute the scores by a product of two inputs, in the same graph",
-    "no_grad": "compute the region and what reads it in one grad mode",
-    "opaque": "write the call out: products, a softmax, a product",
-    "operation": "write it in other operations, or outside of the two products",
-    "random": "draw the other random numbers before the region, or after it",
-    "sizes": "compile with dynamic=False, which makes the sizes numbers",
-    "training": 'options={"inner": "eager"} fuses it, and its backward runs the original calls',
-    "transform": "call the transform around the whole region",
-    "unknown operation": "write it in other operations, or outside of the two products",
-    "used outside": "compute what is also used outside from the result, or a second time",
-}
-
-
 def way_out(refused: Any) -> str:
-    """What to change so that the region can be fused."""
-    return WAYS_OUT.get(refused.kind, OTHER_WAY_OUT)
+    """What to change so that the region can be fused, and where the page of refusals says more."""
+    return messages.way_out(refused.code)
 
 
 def report_lines(report: Report) -> Iterator[str]:

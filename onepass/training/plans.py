@@ -202,7 +202,7 @@ def optimized_together(key: str, found: Fused, names: Sequence[str], results: Se
     """
     optimized = _restored(key, names, found, results)
     if optimized is None:
-        optimized = optimize_all(results, rules=found.options.rules)
+        optimized = optimize_all(results, found.options.rules, without=found.options.without)
         disk_cache.write(key, {"names": list(names), **optimized.to_data()})
     return optimized
 

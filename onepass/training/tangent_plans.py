@@ -109,6 +109,6 @@ def _plan(key: str, found: Fused, names: Sequence[str], captured: Captured, tang
             return optimized_together(key, found, names, (*captured.results, *tangents)).plan
         except NotPlannable:
             disk_cache.write(key, {"as derived": True})
-    ours = optimize_all(captured.results, rules=found.options.rules)
+    ours = optimize_all(captured.results, found.options.rules, without=found.options.without)
     forms = [replace(result, term=term) for result, term in zip(captured.results, ours.terms, strict=True)]
     return checked(plan_stores([*forms, *tangents], ours.fired), [*forms, *tangents])

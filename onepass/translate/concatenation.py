@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from .. import messages
 from ..egraph.terms.affine import affine, bounds, compare
 from ..egraph.terms.index_simplify import simplify_index
 from ..egraph.terms.ops import const, iota, make, reduce
@@ -84,7 +85,7 @@ def pad(call: OperatorCall) -> TensorValue:
     """A tensor with a number around it; a negative width would cut off elements and is refused."""
     source, widths = call["self"], call["pad"]
     if call.get("mode", "constant") != "constant" or any(not isinstance(w, int) or w < 0 for w in widths):
-        raise call.refuse("is supported with a constant and known widths from zero on")
+        raise call.refuse(messages.PADDING)
     fill = stored_literal(call.get("value") or 0, call.meta.dtype)
     require_fit(call, call.get("value"))
     rank = len(source.shape)

@@ -5,6 +5,7 @@ Halves multiply and add in float32 and are rounded once. Example: a 1x1 convolut
 
 from __future__ import annotations
 
+from .. import messages
 from ..egraph.terms.ops import const, iota
 from ..graph.axes import has_default_window
 from .reductions import contraction, require_floats
@@ -33,7 +34,7 @@ def _dotted(call: OperatorCall, left: TensorValue, right: TensorValue, size, ind
 def inner(call: OperatorCall) -> TensorValue:
     left, right = call["self"], call["other"]
     if not (left.shape and right.shape):
-        raise call.refuse("of a number is not supported")
+        raise call.refuse(messages.PRODUCT_WITH_A_NUMBER)
     rows = len(left.shape) - 1
     indices = lambda index, inside: ((*index[:rows], inside), (*index[rows:], inside))
     return _dotted(call, left, right, left.shape[-1], indices)
@@ -61,7 +62,7 @@ def tensordot(call: OperatorCall) -> TensorValue:
     summed = [[d % len(x.shape) for d in call[name]] for x, name in ((left, "dims_self"), (right, "dims_other"))]
     sizes = [(left.shape[a], right.shape[b]) for a, b in zip(*summed, strict=True)]
     if any(a != b and 1 in (a, b) for a, b in sizes):
-        raise call.refuse("of axes that are repeated is not supported", "shape")
+        raise call.refuse(messages.REPEATED_AXES)
     binders = [call.binder(size) for size, _ in sizes]
 
     def pull(index):
@@ -80,7 +81,7 @@ def convolution(call: OperatorCall) -> TensorValue:
     dtype = require_floats(call, x, weight)
     positions = len(weight.shape) - 2
     if {*weight.shape[2:]} - {1} or not has_default_window(call.arguments):
-        raise call.refuse("over more than one place")
+        raise call.refuse(messages.WIDE_CONVOLUTION)
     binder = call.binder(weight.shape[1])
 
     def pull(index):

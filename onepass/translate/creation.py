@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from .. import messages
 from ..egraph.terms.ops import cast, const, le, uniform
 from ..egraph.terms.sizes import Size, term_of
 from ..egraph.terms.term import Term
@@ -57,7 +58,7 @@ RANGES = ("aten.arange.default", "aten.arange.start", "aten.arange.start_step", 
 def arange(call: OperatorCall) -> TensorValue:
     start, step = call.get("start") or 0, call.get("step") or 1
     if not all(isinstance(x, int | str) for x in (start, step)):
-        raise call.refuse("with fractional steps is not supported")
+        raise call.refuse(messages.FRACTIONAL_STEPS)
     place = lambda index: apply("add", term_of(start), apply("mul", term_of(step), index[0]))
     return call.value(lambda index: convert(place(index), call.meta.dtype))
 

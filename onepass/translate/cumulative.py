@@ -6,6 +6,7 @@ and count positions with the cumulative sum of a mask of ones.
 
 from __future__ import annotations
 
+from .. import messages
 from ..egraph.terms.affine import compare
 from ..egraph.terms.index_simplify import simplify_index
 from ..egraph.terms.ops import const, iota
@@ -14,7 +15,6 @@ from ..egraph.terms.traversal import subterms
 from .registry import Handlers, OperatorCall, TensorValue, apply, choose, convert, stored, term_dtype
 
 handles = Handlers()
-OF_NUMBERS = "is supported of integers that the graph makes itself, and summed where they are alike along the axis"
 
 
 @handles("aten.diff.default")
@@ -23,9 +23,9 @@ def differences(call: OperatorCall) -> TensorValue:
     source, front = call["self"], call["prepend"]
     axis = source.axis(call["dim"])
     if call["n"] != 1 or call["append"] is not None or term_dtype(call.meta.dtype) != "int64":
-        raise call.refuse("is supported once, of integers, with nothing appended")
+        raise call.refuse(messages.DIFFERENCES)
     if front is not None and front.shape[axis] != 1:
-        raise call.refuse("is supported with one number in front")
+        raise call.refuse(messages.DIFFERENCE_IN_FRONT)
 
     def pull(index):
         at = lambda x, i: convert(x.at((*index[:axis], simplify_index(i), *index[axis + 1 :])), "int64")
@@ -45,13 +45,13 @@ def cumulative_sum(call: OperatorCall) -> TensorValue:
     source = call["self"]
     axis, dtype = source.axis(call["dim"]), term_dtype(call.meta.dtype)
     if dtype != "int64" or not source.shape:
-        raise call.refuse("is supported of integers along an axis")
+        raise call.refuse(messages.RUNNING_SUM)
 
     def pull(index):
         j = iota(call.binder(source.shape[axis]))
         x = _require_numbers(call, convert(source.at((*index[:axis], j, *index[axis + 1 :])), dtype))
         if j in subterms(x):
-            raise call.refuse(OF_NUMBERS)
+            raise call.refuse(messages.RUNNING_SUM_OF_DATA)
         return stored(simplify_index(apply("mul", x, index[axis] + const(1))), call.meta.dtype)
 
     return call.value(pull)
@@ -60,5 +60,5 @@ def cumulative_sum(call: OperatorCall) -> TensorValue:
 def _require_numbers(call: OperatorCall, x: Term) -> Term:
     """x, if it reads no tensor: otherwise positions before the first one would be read. Raises Refusal."""
     if any(t.op == "load" for t in subterms(x)):
-        raise call.refuse(OF_NUMBERS)
+        raise call.refuse(messages.RUNNING_SUM_OF_DATA)
     return x

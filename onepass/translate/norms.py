@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import torch
 
+from .. import messages
 from ..egraph.terms.ops import const, iota, reduce, sum_over
 from ..egraph.terms.term import Term
 from .reductions import AxisReduction, batch_index, fold
@@ -46,7 +47,7 @@ def vector_norm(call: OperatorCall) -> TensorValue:
     """A norm of order 1, 2 or infinity, over given axes."""
     source, dims, order = call["self"], call.get("dim"), call.get("ord", call.get("p"))
     if not dims or order not in (None, 1, 2, math.inf):
-        raise call.refuse("is supported over given axes, of order 1, 2 and infinity")
+        raise call.refuse(messages.NORM)
     order, dtype = 2 if order is None else order, compute_dtype(call.meta.dtype)
     axes = sorted(source.axis(d) for d in (dims if isinstance(dims, list) else [dims]))
     root = (lambda x: apply("sqrt", x)) if order == 2 else (lambda x: x)
@@ -60,7 +61,7 @@ def rms_norm(call: OperatorCall) -> TensorValue:
     """x / √(mean x² + eps) · weight over the last axis."""
     source, weight, shape = call["input"], call["weight"], call["normalized_shape"]
     if len(shape) != 1 or not isinstance(shape[0], int):
-        raise call.refuse("is supported over one axis of known size")
+        raise call.refuse(messages.NORM_AXES)
     dtype = compute_dtype(source.meta.dtype)
     eps = torch.finfo(getattr(torch, dtype)).eps if call["eps"] is None else call["eps"]
     squares = replace(source.meta, dtype=dtype, shape=source.shape[:-1])
@@ -81,7 +82,7 @@ def distances(call: OperatorCall) -> TensorValue:
     """Distances of order 1, 2 or infinity; of order 2 by a product where PyTorch uses one, for the same rounding."""
     left, right, order = call["x1"], call["x2"], call.get("p", 2)
     if order not in (1, 2, math.inf):
-        raise call.refuse("is supported of order 1, 2 and infinity")
+        raise call.refuse(messages.DISTANCE_ORDER)
     dtype, binder = compute_dtype(call.meta.dtype), call.binder(left.shape[-1])
     long = any(isinstance(n, int) and n > MAX_ROWS_OF_DIRECT_DISTANCES for n in (left.shape[-2], right.shape[-2]))
     mode = call.get("compute_mode", 1)  # _euclidean_dist always uses the product

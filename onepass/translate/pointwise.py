@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import torch
 
+from .. import messages
 from ..egraph.terms.affine import bounds
 from ..egraph.terms.index_simplify import negate
 from ..egraph.terms.ops import const, make
@@ -64,7 +65,7 @@ def gelu(call: OperatorCall) -> TensorValue:
 @handles("aten.elu.default", symbolic="alpha")
 def elu(call: OperatorCall) -> TensorValue:
     if (call["scale"], call["input_scale"]) != (1, 1):
-        raise call.refuse("scaled elu is not supported")
+        raise call.refuse(messages.SCALED_ELU)
     alpha = float_scalar(call["alpha"], compute_dtype(call.meta.dtype))
 
     def function(x):
@@ -119,7 +120,7 @@ def pointwise(
     """function of the operands' elements, computed in `dtype` (default: where the result's computes), then stored."""
     inner = dtype or operand_dtype(call.meta.dtype)
     if call.meta.dtype not in FLOATING and call.meta.dtype != "bool" and term_dtype(call.meta.dtype) != "int64":
-        raise call.refuse(f"dtype {call.meta.dtype} is not supported", "dtype")
+        raise call.refuse(messages.DTYPE, dtype=call.meta.dtype)
 
     def pull(index):
         return stored(function(*(operand(call, x, index, inner) for x in operands)), call.meta.dtype)
@@ -202,7 +203,7 @@ def power(call: OperatorCall) -> TensorValue:
 )
 def integer_division(call: OperatorCall) -> TensorValue:
     if term_dtype(call.meta.dtype) != "int64":
-        raise call.refuse("is supported for integers only")
+        raise call.refuse(messages.INTEGERS_ONLY, what="is")
     op = "mod" if "remainder" in call.node.target else "floordiv"
     return pointwise(call, lambda x, y: apply(op, x, y), call["self"], call["other"])
 
@@ -212,7 +213,7 @@ def division_with_mode(call: OperatorCall) -> TensorValue:
     if call["rounding_mode"] is None:
         return pointwise(call, lambda x, y: apply("div", x, y), call["self"], call["other"])
     if term_dtype(call.meta.dtype) != "int64":
-        raise call.refuse(f"rounding mode {call['rounding_mode']!r} is supported for integers only")
+        raise call.refuse(messages.INTEGERS_ONLY, what=f"rounding mode {call['rounding_mode']!r} is")
     function = _truncated if call["rounding_mode"] == "trunc" else lambda x, y: apply("floordiv", x, y)
     return pointwise(call, function, call["self"], call["other"])
 
@@ -281,7 +282,7 @@ def bitwise(call: OperatorCall) -> TensorValue:
     def pull(x, y):
         found = function(x, y) or function(y, x)
         if found is None:
-            raise call.refuse("of integers is supported for truth values, and as a rest by a power of two")
+            raise call.refuse(messages.BITS)
         return found
 
     return pointwise(call, pull, call["self"], call["other"])
@@ -343,7 +344,7 @@ def masked_fill(call: OperatorCall) -> TensorValue:
 def _tested(call: OperatorCall, test) -> TensorValue:
     """A predicate of each element."""
     if call["self"].meta.dtype not in FLOATING:
-        raise call.refuse("is supported for floating numbers only", "dtype")
+        raise call.refuse(messages.FLOATS_ONLY)
     return pointwise(call, test, call["self"], dtype=compute_dtype(call["self"].meta.dtype))
 
 
@@ -369,7 +370,7 @@ handles("aten.isinf.default")(lambda call: _tested(call, lambda x: apply("eq", a
 @handles("aten.nan_to_num.default")
 def nan_to_num(call: OperatorCall) -> TensorValue:
     if call.meta.dtype not in FLOATING:
-        raise call.refuse("is supported for floating numbers only", "dtype")
+        raise call.refuse(messages.FLOATS_ONLY)
     largest = torch.finfo(getattr(torch, call.meta.dtype)).max
     nan, above, below = (
         const(float(default if call[name] is None else call[name]))
@@ -413,7 +414,7 @@ def to(call: OperatorCall) -> TensorValue:
 @handles("aten.dropout.default")
 def dropout(call: OperatorCall) -> TensorValue:
     if call["train"] and call["p"] != 0:
-        raise call.refuse("dropout in training is random", "random")
+        raise call.refuse(messages.RANDOM_DROPOUT)
     source = call["input"]
     return call.value(source.at)
 

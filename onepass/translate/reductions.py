@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from .. import messages
 from ..egraph.terms.affine import compare
 from ..egraph.terms.index_simplify import floordiv
 from ..egraph.terms.ops import const, eq, exp, iota, log, make, max_over, reduce, sum_over
@@ -93,14 +94,14 @@ def extremum(call: OperatorCall) -> TensorValue:
     monoid = "max" if "max" in call.node.target else "min"
     source = call["self"]
     if source.meta.dtype not in FLOATING:
-        raise call.refuse("is supported for floating tensors only")
+        raise call.refuse(messages.EXTREMA)
     return fold(call, source, _reduction(call, monoid, source, source.kind))
 
 
 @handles("aten.max.dim", "aten.min.dim")
 def extremum_with_position(call: OperatorCall) -> list[TensorValue]:
     def positions(index):
-        raise call.refuse("positions of extrema are not supported")
+        raise call.refuse(messages.POSITIONS_OF_EXTREMA)
 
     return [extremum(call), TensorValue(call.node.metas[1], positions)]
 
@@ -213,7 +214,7 @@ def logsumexp(call: OperatorCall) -> TensorValue:
     source = call["self"]
     axes = _axes(source, call["dim"])
     if len(axes) != 1:
-        raise call.refuse("over several dims is not supported")
+        raise call.refuse(messages.SEVERAL_DIMS)
     axis = axes[0]
     row = SoftmaxRow(call, source, axis, compute_dtype(source.meta.dtype))
 
@@ -240,7 +241,7 @@ def contraction(terms: Sequence[Term], binders: Sequence[Dim], dtype: str) -> Te
 
 def require_floats(call: OperatorCall, *values: TensorValue) -> str:
     if any(v.meta.dtype not in FLOATING for v in values):
-        raise call.refuse("a contraction of integers is not supported", "dtype")
+        raise call.refuse(messages.INTEGER_PRODUCT)
     return compute_dtype(values[0].meta.dtype)
 
 
@@ -373,7 +374,7 @@ def scaled_dot_product_attention(call: OperatorCall) -> TensorValue:
     """softmax(q kᵀ · scale + mask) v; a row that the mask empties gives zero, as eager's kernels do."""
     p, seed = call["dropout_p"], call.get("seed")
     if p and seed is None:
-        raise call.refuse("dropout is random", "random")
+        raise call.refuse(messages.RANDOM_DROPOUT)
     query, key, value, mask = call["query"], call["key"], call["value"], call["attn_mask"]
     dtype = require_floats(call, query, key, value)
     channel, column = call.binder(query.shape[-1]), call.binder(key.shape[-2])
@@ -419,7 +420,7 @@ def _group(call: OperatorCall, query: TensorValue, key: TensorValue, value: Tens
     if heads == shared == value.shape[-3]:
         return 1
     if not isinstance(heads, int) or not isinstance(shared, int) or shared != value.shape[-3]:
-        raise call.refuse("the number of heads in a group is not known", "shape")
+        raise call.refuse(messages.GROUP_SIZE)
     return heads // shared
 
 

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
+from .. import messages
 from ..egraph.terms.affine import affine, bounds
 from ..egraph.terms.index_simplify import negate, simplify_node
 from ..egraph.terms.ops import INTEGER_RANGES, OPS, cast, const, infinite_beyond, make
@@ -23,6 +24,7 @@ from ..egraph.terms.traversal import subterms
 from ..errors import Refusal
 from ..graph.program import GETITEM, Atom, Meta, ProgramNode, operation
 from ..lowering.plan.dtypes import HALVES
+from ..messages import Message
 from .index_bounds import BoundsCondition
 
 Index = tuple[Term, ...]
@@ -87,7 +89,7 @@ class OperatorCall:
     def _known(self, name: str, value):
         parts = value if isinstance(value, list) else [value]
         if any(isinstance(x, Symbolic) for x in parts) and name not in self.symbolic:
-            raise self.refuse(f"is supported where its argument {name!r} is the same number at every call", "sizes")
+            raise self.refuse(messages.SYMBOLIC_ARGUMENT, name=name)
         return value
 
     def value(self, pull: Callable[[Index], Term], meta: Meta | None = None) -> TensorValue:
@@ -98,8 +100,8 @@ class OperatorCall:
         self._binders += 1
         return Dim(f"{self.node.name}.{self._binders}", size)
 
-    def refuse(self, reason: str, kind: str = "operation") -> Refusal:
-        return Refusal(f"{self.node.target}: {reason}", self.node.where, kind)
+    def refuse(self, message: Message, **named: object) -> Refusal:
+        return Refusal(message, self.node.where, call=self.node.target, **named)
 
 
 @dataclass(frozen=True)
@@ -188,7 +190,7 @@ def require_fit(call: OperatorCall, *numbers: object) -> None:
     dtype = getattr(torch, call.meta.dtype)
     known = [n for n in numbers if isinstance(n, int | float) and dtype.is_floating_point and math.isfinite(n)]
     if any(abs(n) > torch.finfo(dtype).max for n in known):
-        raise call.refuse(f"with a number beyond {call.meta.dtype} raises")
+        raise call.refuse(messages.BEYOND_DTYPE, dtype=call.meta.dtype)
 
 
 def is_literal(x: Term) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import inf
 from types import ModuleType
 
+from .. import messages
 from ..egraph.terms.index_conditional import simplify_under_conditions
 from ..egraph.terms.index_simplify import simplify_index
 from ..egraph.terms.ops import cast, const, iota, load
@@ -91,7 +92,7 @@ def _values(
     for node in program.nodes:
         handler = HANDLERS.get(node.target)
         if handler is None:
-            raise Refusal(f"{node.target} is not supported", node.where, "operation")
+            raise Refusal(messages.NO_TERMS, node.where, call=node.target)
         call = OperatorCall(node, values, handler.symbolic)
         values[node.name] = handler.function(call)
         required += call.required
@@ -100,16 +101,16 @@ def _values(
 
 def _result(value: TensorValue | list[TensorValue], number: int, program: Program) -> Store:
     if isinstance(value, list):
-        raise Refusal("the region's result is a list of tensors", _where(program), "unknown")
+        raise Refusal(messages.LIST_OF_TENSORS, _where(program))
     meta = value.meta
     if meta.dtype not in FLOATING:
-        raise Refusal(f"the region's result is {meta.dtype}, not floating", _where(program), "dtype")
+        raise Refusal(messages.NO_FLOATING_RESULT, _where(program), dtype=meta.dtype)
     name = _free(f"output{number or ''}", {i.name for i in program.inputs})
     order = tuple(Dim(f"{name}.{axis}", size) for axis, size in enumerate(meta.shape))
     pulled = simplify_index(convert(value.at(tuple(iota(d) for d in order)), term_dtype(meta.dtype)))
     pulled = concatenation.in_pieces(simplify_under_conditions(pulled))
     if any(map(_is_largest_of_none, subterms(pulled))):
-        raise Refusal("at these sizes the mask keeps no score at all", _where(program), "mask")
+        raise Refusal(messages.NO_SCORE_KEPT, _where(program))
     return Store(pulled, Tensor(name, meta.dtype, meta.shape), order)
 
 
@@ -147,4 +148,4 @@ def _loaded(entry: Input, tensor: Tensor) -> TensorValue:
 def _refuse_mixed_devices(program: Program) -> None:
     devices = sorted({i.meta.device for i in program.inputs})
     if len(devices) > 1:
-        raise Refusal(f"inputs on different devices: {', '.join(devices)}", _where(program), "device")
+        raise Refusal(messages.DEVICES, _where(program), devices=", ".join(devices))

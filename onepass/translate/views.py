@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from .. import messages
 from ..egraph.terms.affine import bounds
 from ..egraph.terms.index_simplify import floordiv, mod
 from ..egraph.terms.ops import const, iota
@@ -90,7 +91,7 @@ def reshape(call: OperatorCall) -> TensorValue:
     source = call["self"]
     groups = grouped(source.shape, call.meta.shape)
     if groups is None:
-        raise call.refuse(f"cannot tell how {source.shape} becomes {call.meta.shape}", "shape")
+        raise call.refuse(messages.RESHAPE, before=source.shape, after=call.meta.shape)
     return moved(call, source, lambda index: _regrouped(index, groups, source.shape, call.meta.shape))
 
 
@@ -259,7 +260,7 @@ def flip(call: OperatorCall) -> TensorValue:
 def roll(call: OperatorCall) -> TensorValue:
     source, dims = call["self"], [call["self"].axis(d) for d in call.get("dims") or []]
     if len(dims) != len(call["shifts"]) or len(set(dims)) != len(dims):
-        raise call.refuse("a roll of the elements in memory, or twice of one axis, is not supported", "shape")
+        raise call.refuse(messages.ROLL)
 
     def move(index):
         index = list(index)
@@ -297,7 +298,7 @@ def gather(call: OperatorCall) -> TensorValue:
     source, positions = call["self"], call["index"]
     axis = source.axis(call["dim"])
     if call.get("sparse_grad"):
-        raise call.refuse("the gradient of what is gathered is sparse, and a region's are not")
+        raise call.refuse(messages.SPARSE_GRADIENT)
     _require_within(call, positions, source.shape[axis], wraps=False)
     return moved(call, source, lambda index: _replaced(index, axis, positions.at(index)))
 
@@ -307,7 +308,7 @@ def take_along_dim(call: OperatorCall) -> TensorValue:
     """A gather whose tensor and positions are broadcast to each other, but for the axis of the positions."""
     source, positions = call["self"], call["indices"]
     if call["dim"] is None:
-        raise call.refuse("positions in a flattened tensor are not supported")
+        raise call.refuse(messages.FLATTENED_POSITIONS)
     axis = source.axis(call["dim"])
     _require_within(call, positions, source.shape[axis], wraps=False)
 
@@ -322,7 +323,7 @@ def take_along_dim(call: OperatorCall) -> TensorValue:
 def embedding(call: OperatorCall) -> TensorValue:
     table, positions = call["weight"], call["indices"]
     if call.get("sparse"):
-        raise call.refuse("the gradient of its table is sparse, and a region's are not")
+        raise call.refuse(messages.SPARSE_GRADIENT)
     rank = len(positions.shape)
     _require_within(call, positions, table.shape[0], wraps=False)
     return moved(call, table, lambda index: (positions.at(index[:rank]), *index[rank:]))
@@ -334,9 +335,9 @@ def index_tensor(call: OperatorCall) -> TensorValue:
     source, lists = call["self"], call["indices"]
     used = [k for k, p in enumerate(lists) if p is not None]
     if any(lists[k].meta.dtype not in INTEGERS for k in used):
-        raise call.refuse("indexing with a mask gives a size that depends on data", "data-dependent")
+        raise call.refuse(messages.SIZE_OF_DATA)
     if used != list(range(used[0], used[-1] + 1)):
-        raise call.refuse("index tensors that are not next to each other are not supported")
+        raise call.refuse(messages.APART)
     rank = max(len(lists[k].shape) for k in used)
     shape = call.meta.shape[used[0] : used[0] + rank]
     for k in used:
@@ -363,7 +364,7 @@ def _require_within(call: OperatorCall, positions: TensorValue, size: Size, wrap
         call.required.append(BoundsCondition(place, size, wraps))
         return
     if ends := out_of_bounds(place, resolve(size, {}), wraps):
-        raise call.refuse(f"places from {ends[0]:.0f} to {ends[1]:.0f} are beyond a table of {size}")
+        raise call.refuse(messages.BEYOND_TABLE, first=ends[0], last=ends[1], size=size)
 
 
 def _wrapped(position: Term, size: Size) -> Term:

@@ -105,6 +105,12 @@ class _Path:
             self.known[question] = options[self._next(len(options))]
         return self.known[question]
 
+    def said(self) -> str:
+        """The case in words: what its variables are, and how many signs it decides."""
+        kinds = [f"{question[1]} is {kind}" for question, kind in self.known.items() if question[0] == "variable"]
+        signs = f"{len(self.signs)} sign{'' if len(self.signs) == 1 else 's'} decided"
+        return f"the case that {', '.join(kinds)} ({signs})" if kinds else f"a case with {signs}"
+
     def _next(self, count: int) -> int:
         place = len(self.taken)
         picked = self.prefix[place] if place < len(self.prefix) else 0
@@ -333,7 +339,7 @@ def compare(left: Term, right: Term, facts: VariableFacts, deadline: float = flo
         if not same(a, b, path.equal):
             forward &= a == UNDEFINED
             backward &= b == UNDEFINED
-            why = why or "the sides differ, or could not be seen to be equal, in some case"
+            why = why or f"the sides differ, or could not be seen to be equal, in {path.said()}"
         return forward or backward
 
     try:

@@ -76,6 +76,7 @@ GROUND = (
     "egraph/forks.py",
     "lowering/source_folder.py",
     "onepass/errors.py",
+    "onepass/messages.py",
     "onepass/process_state.py",
     "onepass/tested_versions.py",
     "onepass/__init__.py",

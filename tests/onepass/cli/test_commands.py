@@ -1,6 +1,9 @@
 """The command line names its version, and the command that was probably meant."""
 
+import gc
 import json
+import sys
+from contextlib import nullcontext
 
 import pytest
 
@@ -68,3 +71,41 @@ def test_sizes_are_symbols_where_that_is_asked_for(tmp_path, capsys):
         (region,) = json.loads(capsys.readouterr().out)["regions"]
         seen[bool(option)] = region["kernels"][0]["source"], region["passes"]
     assert seen[False][0] != seen[True][0] and seen[False][1] == seen[True][1] == [3, 1]
+
+
+def test_rules_are_shown_that_have_the_words(capsys):
+    assert main(["rules", "--filter", "mask", "--filter", "sum"]) == 0
+    *laws, last = capsys.readouterr().out.splitlines()
+    assert laws and all("mask" in law.lower() and "sum" in law.lower() for law in laws)
+    assert last.startswith(f"{len(laws)} laws of ")
+
+
+def test_an_interruption_ends_with_a_line(capsys, monkeypatch):
+    def interrupted(chosen):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(commands, "COMMANDS", (("rules", interrupted, ""),))
+    assert main(["rules"]) == 130
+    assert capsys.readouterr().err == "\nonepass rules: interrupted\n"
+
+
+@pytest.mark.parametrize(("text", "said"), [("", "has no rule"), ("1 +", "does not import: line 1")])
+def test_a_file_without_rules_is_said(text, said, tmp_path, capsys):
+    path = tmp_path / "laws.py"
+    path.write_text(text)
+    assert main(["explain", "a.py:f", "--rules", str(path)]) == MISUSED
+    assert said in capsys.readouterr().err
+
+
+def test_a_command_leaves_the_collector_as_it_was(capsys):
+    before = gc.get_threshold()
+    assert main(["rules"]) == 0
+    assert gc.get_threshold() == before
+
+
+def test_a_terminal_is_told_what_takes_its_time(capsys, monkeypatch):
+    assert isinstance(commands._working("searching"), nullcontext)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    with commands._working("searching"):
+        pass
+    assert capsys.readouterr().out == ""

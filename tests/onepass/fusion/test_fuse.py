@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import fx
 
+from onepass import messages
 from onepass.errors import Refusal
 from onepass.fusion import fuse as module
 from onepass.fusion.compare_plans import FusionContext
@@ -30,7 +31,7 @@ def test_the_order():
     assert STEPS["always"] == STEPS["auto"] and [step.__name__ for step in STEPS["training"]] == names[-1:]
 
 
-@pytest.mark.parametrize("mode, refusal", [("never", None), ("auto", Refusal("it stays", "", "in-place"))])
+@pytest.mark.parametrize("mode, refusal", [("never", None), ("auto", Refusal(messages.REGION_IN_PLACE, call="add_"))])
 def test_no_step_runs(mode, refusal, monkeypatch):
     monkeypatch.setitem(STEPS, "auto", (lambda *a: pytest.fail("a step ran"),))
     made, own = [], region(refusal)

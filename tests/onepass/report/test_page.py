@@ -15,11 +15,11 @@ import torch
 
 import onepass
 from onepass.compiler.certificate_files import verify
+from onepass.messages import UNKNOWN_BETWEEN
 from onepass.report import page as module
 from onepass.report import region_view
 from onepass.report.page import MAX_BYTES, page
 from onepass.report.records import Refused, Report
-from onepass.report.text import WAYS_OUT
 from tests.variants import every
 
 Q, K, V = (torch.randn(2, 80, 16) for _ in range(3))
@@ -123,7 +123,7 @@ SAID = {  # of each family: what its page says
     "causal": ("Yes: 1 region", "Mask of i by j", "skipped: left out 40 %", "for j, tile by tile, where j < i + 1"),
     "window": ("Yes: 1 region", "Mask of i by j", "skipped: left out"),
     "data": ("of the data of this call", "full 20 %", "skipped: left out 80 %"),
-    "refused": ("No: 1 region left as written", "cumsum stands between", WAYS_OUT["unknown operation"]),
+    "refused": ("No: 1 region left as written", "cumsum stands between", UNKNOWN_BETWEEN.way_out),
     "break": ("graph break", "fullgraph=True", "What to change"),
     "several": ("In part: 2 of 3 regions", "See below what to change", "Mask of i by j"),
     "training": ("Yes: 1 region", "Gradients", "of q, ", "d q"),

@@ -130,3 +130,9 @@ def test_infeasible_signs_are_left_out():
     assert feasible([(x, 1), (y, 1), (difference, 0)])
     assert not feasible([(x, -1), (y, 1), (difference, 1)])
     assert not feasible([(x, 1), (y, 0), (difference, -1)])
+
+
+def test_what_is_not_shown_names_the_case_where_it_stopped():
+    x = var("x")
+    found = compare(tanh(tanh(x)), tanh(const(1.0) - const(2.0) / (exp(x * 2.0) + 1.0)), VariableFacts(lambda _: EVERY))
+    assert not found.both and found.why.endswith("in the case that x is real (0 signs decided)")

@@ -1,0 +1,13 @@
+"""The derivation that is followed is the one that is derived: term, steps, plan and kernel."""
+
+import pytest
+
+from tests.docs.derivation import PAGE, STEPS, page, region
+
+pytestmark = pytest.mark.usefixtures("fresh")
+
+
+def test_the_page_is_what_onepass_writes():
+    found = region()
+    assert PAGE.read_text(encoding="utf-8") == page(found), "run `make derivation`"
+    assert len(found.kernels) == 1 and len(STEPS) == 6
