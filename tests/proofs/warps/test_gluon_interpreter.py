@@ -13,13 +13,13 @@ from onepass.lowering.joined.config import JoinedConfig
 from onepass.lowering.joined.launch import JoinedLauncher
 from onepass.lowering.launch.triton_compat import gluon_missing
 from onepass.lowering.triton.launch_texts import launch_texts
-from onepass.proofs.kernels.check import differences
-from onepass.proofs.kernels.gluon_interpreter import GluonInterpreter, run_gluon
-from onepass.proofs.kernels.gluon_language import CopyWindow
 from onepass.proofs.kernels.memory import Buffer, KernelFault, Pointer, WrittenTensor
+from onepass.proofs.texts.check import differences
+from onepass.proofs.warps.gluon_interpreter import GluonInterpreter, run_gluon
+from onepass.proofs.warps.gluon_language import CopyWindow
 from tests.lowering.gluon.test_kernel import KINDS
 from tests.lowering.joined.test_kernel import KINDS as JOINED
-from tests.proofs.kernels.test_check import drawn, plan_of
+from tests.proofs.texts.test_check import drawn, plan_of
 from tests.support.gluon_ahead_of_time import backward_plan_of, inputs_of, plain
 from tests.support.on_hopper import hopper_texts, pretend_hopper
 

@@ -18,10 +18,11 @@ from onepass.lowering.launch.triton_compat import gluon_missing
 from onepass.lowering.plan.kernel_config import TritonConfig
 from onepass.lowering.triton.launch import Launcher
 from onepass.lowering.triton.launch_texts import launch_texts
-from onepass.proofs.kernels.check import Reference, differences
-from onepass.proofs.kernels.mutants import EDITS_OF_WARPS, mutants
+from onepass.proofs.texts.check import Reference, differences
+from onepass.proofs.texts.mutants import mutants
+from onepass.proofs.texts.warp_mutants import EDITS_OF_WARPS
 from onepass.translate.translate import translate
-from tests.proofs.kernels.test_gluon_interpreter import backward, forward
+from tests.proofs.warps.test_gluon_interpreter import backward, forward
 from tests.support.on_hopper import pretend_hopper
 from tests.variants import heads
 
