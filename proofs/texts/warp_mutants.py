@@ -43,12 +43,16 @@ def products(node: Any) -> Edits:
             yield "adds or not", changed_node(node, keywords=[*others, other])
 
 
-def rings(node: ast.AST) -> Edits:
+def rings(node: Any) -> Edits:
     """A slot fewer."""
-    if isinstance(node, ast.List) and node.elts and isinstance(node.elts[0], ast.Constant):
-        first = node.elts[0].value
-        if isinstance(first, int) and first > 1 and (len(node.elts) == 1 or ast.unparse(node.elts[-1]) == '1'):
-            yield "a slot fewer", changed_node(node, elts=[ast.Constant(first - 1), *node.elts[1:]])
+    if not is_call_of(node, "allocate_shared_memory"):
+        return
+    kind, shape, *rest = node.args
+    first = shape.left if isinstance(shape, ast.BinOp) else shape
+    if first.elts[0].value > 1:
+        fewer = changed_node(first, elts=[ast.Constant(first.elts[0].value - 1), *first.elts[1:]])
+        fewer = changed_node(shape, left=fewer) if isinstance(shape, ast.BinOp) else fewer
+        yield "a slot fewer", changed_node(node, args=[kind, fewer, *rest])
 
 
 def order(node: Any) -> Edits:
