@@ -86,7 +86,8 @@ def _replace(tree: ast.Module, place: ast.AST, changed: ast.AST) -> None:
                 value[:] = [changed if item is place else item for item in value]
 
 
-def changed_node(node, **fields):
+def changed_node(node: Any, **fields: Any) -> Any:
+    """A copy of a node with other fields."""
     found = deepcopy(node)
     for name, value in fields.items():
         setattr(found, name, value)
@@ -132,6 +133,7 @@ def _with(items: list, place: int, changed) -> list:
 
 
 def is_call_of(node: ast.AST, *names: str) -> bool:
+    """Whether a node calls a method, or a function of a module, of one of these names."""
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in names
 
 

@@ -48,7 +48,7 @@ def rings(node: Any) -> Edits:
     if not is_call_of(node, "allocate_shared_memory"):
         return
     kind, shape, *rest = node.args
-    first = shape.left if isinstance(shape, ast.BinOp) else shape
+    first: Any = shape.left if isinstance(shape, ast.BinOp) else shape
     if first.elts[0].value > 1:
         fewer = changed_node(first, elts=[ast.Constant(first.elts[0].value - 1), *first.elts[1:]])
         fewer = changed_node(shape, left=fewer) if isinstance(shape, ast.BinOp) else fewer

@@ -6,20 +6,16 @@ of the run. Example: a consumer's events of one tile are a wait, a product's acc
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from .barriers import Barrier
-    from .shared_memory import SharedBuffer
-
 
 class Access(NamedTuple):
-    """A read or a write of shared memory. asynchronous: by a copy or a product."""
+    """A read or a write of shared memory. buffer: a SharedBuffer. asynchronous: by a copy or a product."""
 
     number: int
-    buffer: SharedBuffer
+    buffer: Any
     places: np.ndarray
     writes: bool
     asynchronous: bool
@@ -36,17 +32,17 @@ class Fence(NamedTuple):
 
 
 class Arrive(NamedTuple):
-    """Arrivals at a barrier. bytes: those of copies that are expected from now on."""
+    """Arrivals at a barrier, a Barrier. bytes: those of copies that are expected from now on."""
 
-    barrier: Barrier
-    count: int
+    barrier: Any
+    arrivals: int
     bytes: int = 0
 
 
 class Copied(NamedTuple):
     """A copy that will bring bytes to a barrier. number: of its access."""
 
-    barrier: Barrier
+    barrier: Any
     number: int
     bytes: int
 
@@ -54,7 +50,7 @@ class Copied(NamedTuple):
 class Wait(NamedTuple):
     """A wait for a phase of a barrier."""
 
-    barrier: Barrier
+    barrier: Any
     parity: int
 
 

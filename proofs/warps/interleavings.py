@@ -96,26 +96,23 @@ class Interleavings:
     """The states of a program and what may come after each."""
 
     def __init__(self, program: RunningProgram):
-        first, *rest = program.partitions
-        self.what, products = program.memory.what, program.memory.products
-        vain = {number for number, product in products.items() if not product.used}
-        self.names = [each.warps.name for each in rest]
-        own = lambda events: [e for e in events if not (isinstance(e, Access) and e.number in vain)]
-        self.events = [own(each.warps.events) for each in rest]
-        self.before = own(first.warps.events)
+        _, *rest = program.partitions
+        self.what, self.names = program.memory.what, [each.warps.name for each in rest]
         self.starts = [each.warps.start for each in rest]
-        everything = [*self.before, *(e for events in self.events for e in events)]
+        self.before, *self.events = [_that_count(program, each.warps.events) for each in program.partitions]
+        everything = [e for events in (self.before, *self.events) for e in events]
         self.barriers = list(dict.fromkeys(e.barrier for e in everything if isinstance(e, Arrive | Copied | Wait)))
         self.number_of = {id(barrier): n for n, barrier in enumerate(self.barriers)}
         self.meetings = sorted({e.number for e in everything if isinstance(e, Meet)})
-        self.elements, self.count = _elements([e for e in everything if isinstance(e, Access)])
+        accesses = [e for e in everything if isinstance(e, Access)]
+        self.elements, self.count = _elements(accesses)
         self.saw: dict[tuple[int, int], int] = {}
-        self._note_reads(everything)
+        self._note_reads(accesses)
 
-    def _note_reads(self, everything: Sequence[Event]) -> None:
+    def _note_reads(self, accesses: Sequence[Access]) -> None:
         """Which write each read saw: accesses have numbers in the order of the run."""
         last = [NO_WRITE] * self.count
-        for access in sorted((e for e in everything if isinstance(e, Access)), key=lambda e: e.number):
+        for access in sorted(accesses, key=lambda each: each.number):
             for element in self.elements[access.number]:
                 if access.writes:
                     last[element] = access.number
@@ -233,6 +230,13 @@ class Interleavings:
                 raise KernelFault(f"{self.what[access.number]} sees another write in some order")
             else:
                 elements[element] = last, reads | 1 << access.number
+
+
+def _that_count(program: RunningProgram, events: Sequence[Event]) -> list[Event]:
+    """Events without what products read that are issued in vain."""
+    products = program.memory.products
+    vain = {number for number, product in products.items() if not product.used}
+    return [e for e in events if not (isinstance(e, Access) and e.number in vain)]
 
 
 def _put(values: tuple, place: int, value) -> tuple:

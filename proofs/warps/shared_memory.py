@@ -201,7 +201,7 @@ class SharedView:
         first = int(np.asarray(start).reshape(-1)[0])
         if not 0 <= first <= self.shape[dim] - length:
             raise KernelFault(f"a part of {self.buffer.name} lies beyond it")
-        return SharedView(self.buffer, np.take(self.places, range(first, first + length), dim))
+        return SharedView(self.buffer, self.places[(slice(None),) * dim + (slice(first, first + length),)])
 
     def reshape(self, shape: Sequence[int]) -> SharedView:
         """The same elements in another shape."""
