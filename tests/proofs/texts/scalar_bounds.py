@@ -20,7 +20,7 @@ Sizes = tuple[tuple[int, ...], tuple[int, ...]]
 
 def of_items(text: str, rows: str, columns: str, sizes: Sizes) -> Found:
     """By function that has items, and by warpgroup: what it does with an item, where each integer of the item stands as
-    its values at these sizes of rows and columns, for which the text is the same."""
+    its values at these sizes of rows and columns, for which the text is the same. Last, all that is no item."""
     lanes = [(r, c, item) for r, c in product(*sizes) for item in range(BATCHES * HEADS * -(-r // ROWS))]
     table = np.array(lanes, np.int32).T
     blocks = -(-table[0] // ROWS)
@@ -30,11 +30,13 @@ def of_items(text: str, rows: str, columns: str, sizes: Sizes) -> Found:
     names |= {"item_at": lambda *given: table[2]}
     names |= dict.fromkeys(("i_shift", "j_shift", "h_shift", "items"), 0)
     found: Found = []
-    for function in ast.parse(plain_form(text)).body:
+    tree = ast.parse(plain_form(text))
+    for function in tree.body:
         loop = next((s for s in getattr(function, "body", ()) if isinstance(s, ast.For)), None)
         if loop is not None and "item_at" in ast.unparse(loop):
             found += [_of_group(loop.body, {**names, "W": group}, len(lanes)) for group in range(2)]
-    return found
+            loop.body = [ast.Pass()]
+    return [*found, ast.unparse(tree)]
 
 
 def _of_group(body: list[ast.stmt], names: dict, count: int) -> str:

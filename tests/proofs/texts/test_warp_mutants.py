@@ -127,9 +127,9 @@ def test_a_race_of_one_order_is_found(monkeypatch):
 
 @pytest.mark.parametrize("name", ["forward", pytest.param("backward", marks=pytest.mark.slow)])
 def test_some_mutants_of_waits_and_arrivals(name, monkeypatch):
-    launches = held(name, monkeypatch)
+    launches = held(name, monkeypatch, 1)
     tried = of_warps(launches[0].text)[True]
-    assert len(tried) > 200 and len(survivors(launches, tried[::29], MOST_STATES)) < len(tried[::29]) / 3
+    assert len(tried) > 200 and len(survivors(launches, tried[::41], MOST_STATES)) <= len(tried[::41]) / 3
 
 
 @pytest.mark.slow
@@ -159,7 +159,7 @@ def items_or_fault(text, sizes):
 
 @pytest.mark.parametrize("name", ["forward", pytest.param("backward", marks=pytest.mark.slow)])
 def test_some_mutants_of_indices_and_masks(name, monkeypatch):
-    launches = held(name, monkeypatch)
+    launches = held(name, monkeypatch, 2)
     tried = of_warps(launches[0].text)[False]
     assert len(tried) > 400 and undecided(name, launches, tried[::53])[0] == []
 
