@@ -64,7 +64,7 @@ def require_equal(
 
 def complaints(texts: Sequence[KernelTexts]) -> list[str]:
     """What texts do otherwise than their terms say, each with its kernel's name; none if they are equal."""
-    from ..proofs.kernels.check import differences
+    from ..proofs.texts.check import differences
 
     held = (pair for factor in factors(texts) for pair in checks(texts, factor=factor))
     return [f"{one.kernel.name}: {said}" for one, checked in held for said in differences(checked)]
@@ -164,8 +164,8 @@ def checks(
 
     What an earlier kernel stores has the values of its terms, so that each text is checked by itself.
     """
-    from ..proofs.kernels.check import Reference
     from ..proofs.kernels.term_values import levels_of
+    from ..proofs.texts.check import Reference
 
     levels = max((levels_of(store.term for store in one.stores) for one in texts), default=1)
     known: dict[str, Any] = {}
@@ -184,7 +184,7 @@ def _check_of(one: KernelTexts, given: Mapping[str, Any], stored: Mapping[str, A
 
     What is added up has memory of its own in the launches; here it has the values that its terms say.
     """
-    from ..proofs.kernels import check
+    from ..proofs.texts import check
 
     made = tuple(check.WrittenTensor(*written) for written in one.made)
     rest = (made, one.sizes, sample(one, most), levels)

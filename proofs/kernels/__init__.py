@@ -1,1 +1,1 @@
-"""The text of kernels against the terms that they are to compute, over exact numbers."""
+"""Exact numbers, and the meaning of the texts of Triton kernels over them."""

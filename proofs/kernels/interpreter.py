@@ -129,7 +129,9 @@ class Interpreter:
 
     def _assign(self, name: str, value) -> None:
         before = self.names.get(name)
-        if self.active is not None and before is not None:
+        # Names of a function belong to the programs that entered it: while all of these run, nothing is merged, and an
+        # unrolled round may give a name a tile of more axes.
+        if self.active is not self.entered and self.active is not None and before is not None:
             value = self._merged(value, before)
         self.names[name] = value
 
@@ -168,7 +170,8 @@ class Interpreter:
                 break
             if number == self.most_rounds:
                 raise KernelFault(f"a loop has more than {self.most_rounds} rounds")
-            self.active = None if running.all() else np.broadcast_to(running, self.programs.shape)
+            if not (is_plain(at) and is_plain(high)):  # all that run take part in a round of an unrolled loop
+                self.active = None if running.all() else np.broadcast_to(running, self.programs.shape)
             self._assign(node.target.id, at if is_plain(at) else np.asarray(at))
             yield from self._statements(node.body)
         self.active = outside

@@ -2,22 +2,26 @@
 
 Where an operation is defined and has the slope d along one operand, what the row gives for a cotangent g is g · d, or
 is undefined. Where it has no slope, as the maximum of two equal numbers, nothing is said: there a row is a convention.
-The statements are written from the rows. Example: "exp" is about a slope d of `fun x => real (exponential (Number x))`.
+The statements are written from the rows; a number that a row has rounded stands there exactly, as log 2. Example:
+"exp" is about a slope d of `fun x => real (exponential (Number x))`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from inspect import signature
+from math import log
 
 from ...egraph.calculus.partials import PARTIALS
 from ...egraph.rewrite.rule import Rule
-from ...egraph.terms.ops import make, var
+from ...egraph.terms.ops import const, make, var
 from ...egraph.terms.term import Term
+from ...egraph.terms.traversal import substitute
 from ..provers.claims import FINITE
 from .statements import LawStatement, NotStated, Writer
 
 COTANGENT, SLOPE = var("g"), var("d")
+EXACT = {const(log(2.0)): make("log", (const(2.0),))}  # numbers that a row has rounded, and what they are
 TRUTHS = ("p",)  # parameters of rows that are truth values
 
 
@@ -36,7 +40,7 @@ def of_operation(op: str) -> Iterator[LawStatement]:
     node = make(op, tuple(operands))
     for operand, part in zip(operands, row.of(node, COTANGENT, *operands), strict=True):
         if part is not None:
-            yield _statement(op, operand, node, part)
+            yield _statement(op, operand, node, substitute(part, EXACT))
 
 
 def _statement(op: str, operand: Term, node: Term, part: Term) -> LawStatement:

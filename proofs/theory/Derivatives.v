@@ -22,6 +22,29 @@ Proof. exact derivable_pt_lim_exp. Qed.
 Lemma of_logarithm : forall x, 0 < x -> derivable_pt_lim (fun x => real (logarithm (Number x))) x (/ x).
 Proof. intros x positive; around ln x; [reflexivity | apply derivable_pt_lim_ln; assumption]. Qed.
 
+Lemma times_constant : forall f a x l,
+  derivable_pt_lim f x l -> derivable_pt_lim (fun z => f z * a) x (l * a).
+Proof.
+  intros f a x l slope.
+  pose proof (derivable_pt_lim_mult f (fct_cte a) x l 0 slope (derivable_pt_lim_const a x)) as found.
+  replace (l * fct_cte a x + f x * 0) with (l * a) in found by (unfold fct_cte; ring); exact found.
+Qed.
+
+Lemma of_power_of_two : forall x,
+  derivable_pt_lim (fun x => real (power_of_two (Number x))) x (exp (x * ln 2) * ln 2).
+Proof.
+  intro x; replace (exp (x * ln 2) * ln 2) with (exp (x * ln 2) * (1 * ln 2)) by ring.
+  apply (derivable_pt_lim_comp (fun z => z * ln 2) exp); [|apply derivable_pt_lim_exp].
+  apply (times_constant id), derivable_pt_lim_id.
+Qed.
+
+Lemma of_binary_logarithm : forall x, 0 < x ->
+  derivable_pt_lim (fun x => real (binary_logarithm (Number x))) x (/ x * / ln 2).
+Proof.
+  intros x positive; pose proof ln_lt_2; around (fun z => ln z * / ln 2) x; [reflexivity|].
+  apply times_constant, derivable_pt_lim_ln, positive.
+Qed.
+
 Lemma of_logarithm_after_one : forall x, 0 < 1 + x ->
   derivable_pt_lim (fun x => real (logarithm_after_one (Number x))) x (/ (1 + x)).
 Proof.
@@ -143,7 +166,7 @@ Ltac value_of_slope :=
 Ltac where_defined :=
   match goal with known : is_finite _ = true |- _ =>
     cbv beta iota delta [
-      is_finite minus logarithm_after_one reciprocal_root sigmoid choice plus times divide negate exponential logarithm
+      is_finite minus power_of_two binary_logarithm logarithm_after_one reciprocal_root sigmoid choice plus times divide negate exponential logarithm
       root larger smaller hyperbolic_tangent sine cosine magnitude] in known;
     decisions; try discriminate known; clear known
   end.
@@ -157,11 +180,13 @@ Ltac corner_of a b :=
 Ltac known_slope x :=
   first
   [ slope_is (of_exponential x)
+  | slope_is (of_power_of_two x)
   | slope_is (of_sine x)
   | slope_is (of_cosine x)
   | slope_is (of_hyperbolic_tangent x)
   | slope_is (of_sigmoid x)
   | slope_is (of_logarithm x ltac:(lra))
+  | slope_is (of_binary_logarithm x ltac:(lra))
   | slope_is (of_logarithm_after_one x ltac:(lra))
   | slope_is (of_root x ltac:(lra))
   | slope_is (of_reciprocal_root x ltac:(pose proof sqrt_0; distinct 0 x; subst; lra))
@@ -181,7 +206,7 @@ Ltac linear_slopes x :=
       | corner_of 1 0 | corner_of 0 1 ] end ].
 
 Ltac derivative :=
-  intros; kinds;
+  intros; kinds; pose proof ln_lt_2;
   match goal with slope : derivable_pt_lim _ ?x _ |- _ =>
     where_defined;
     first

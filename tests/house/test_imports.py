@@ -27,6 +27,8 @@ TABLE = {
     "proofs/rocq": "algebra provers",
     "proofs": "algebra provers rocq",
     "proofs/kernels": "",
+    "proofs/warps": "kernels",
+    "proofs/texts": "kernels warps",
     "lowering/plan": "",
     "lowering/readback": "plan",
     "lowering/analysis": "plan",

@@ -17,20 +17,27 @@ from typing import Any
 
 import numpy as np
 
-from .memory import KernelFault
-from .numbers import Numbers, Value
+from ..kernels.memory import KernelFault
+from ..kernels.numbers import Numbers, Value
+from .events import Access, Ended, Event, Fence
 
 
 @dataclass(eq=False)
 class Warps:
     """The warps that run one function. known: accesses that are over for them, as bits by number. fenced: those that
-    are so for the copies and products that they begin. products, copies: those under way, the oldest first."""
+    are so for the copies and products that they begin. products, copies: those under way, the oldest first. events:
+    what they did. start: what they knew when they began."""
 
     name: str
     known: int = 0
     fenced: int = 0
     products: deque[InFlight] = field(default_factory=deque)
     copies: deque[int] = field(default_factory=deque)
+    events: list[Event] = field(default_factory=list)
+    start: tuple[int, int] = (0, 0)
+
+    def __post_init__(self) -> None:
+        self.start = self.known, self.fenced
 
     def learn(self, known: int, fenced: int) -> None:
         """Takes over what others know."""
@@ -40,10 +47,12 @@ class Warps:
     def fence(self) -> None:
         """Copies and products that begin later come after what is known."""
         self.fenced |= self.known
+        self.events.append(Fence())
 
     def ended(self, number: int) -> None:
         """A copy or a product is over."""
         self.learn(1 << number, 1 << number)
+        self.events.append(Ended(number))
 
     def await_copies(self, pending: int) -> None:
         """Waits for copies out of shared memory, but for so many of the last ones."""
@@ -192,7 +201,7 @@ class SharedView:
         first = int(np.asarray(start).reshape(-1)[0])
         if not 0 <= first <= self.shape[dim] - length:
             raise KernelFault(f"a part of {self.buffer.name} lies beyond it")
-        return SharedView(self.buffer, np.take(self.places, range(first, first + length), dim))
+        return SharedView(self.buffer, self.places[(slice(None),) * dim + (slice(first, first + length),)])
 
     def reshape(self, shape: Sequence[int]) -> SharedView:
         """The same elements in another shape."""
@@ -220,6 +229,7 @@ class SharedView:
         self.buffer.check(self.places, warps.fenced if asynchronous else warps.known, what, writes=writes)
         number = self.buffer.memory.access(what)
         self.buffer.note(self.places, number, writes=writes)
+        warps.events.append(Access(number, self.buffer, self.places, writes, asynchronous))
         if not asynchronous:
             warps.known |= 1 << number
         return number

@@ -17,7 +17,7 @@ from onepass.lowering.plan.kernel_config import TritonConfig
 from onepass.lowering.plan.records import NotPlannable
 from onepass.lowering.triton.launch import Launcher
 from onepass.lowering.triton.launch_texts import launch_texts
-from onepass.proofs.kernels.check import Reference, contiguous, differences
+from onepass.proofs.texts.check import Reference, contiguous, differences
 from onepass.translate.translate import translate
 from tests.support import pages
 from tests.support.backwards import backward_of

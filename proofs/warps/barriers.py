@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from .memory import KernelFault
+from ..kernels.memory import KernelFault
+from .events import Arrive, Copied
 from .shared_memory import SharedMemory, Warps
 
 THREADS = 128  # of a warpgroup, at a numbered barrier
@@ -25,7 +26,7 @@ class Waiting:
     ready: Callable[[], bool]
 
 
-@dataclass
+@dataclass(eq=False)
 class Barrier:
     """A barrier in shared memory. count: of arrivals of a phase; 0 before it is initialised. pending: those that are
     still to come, bytes: of copies that are. phases: that are complete."""
@@ -58,19 +59,24 @@ class Barrier:
 
     def arrive(self, warps: Warps, count: int = 1) -> None:
         """Arrivals of who knows so much."""
+        self._arrive(warps, count, 0)
+
+    def _arrive(self, warps: Warps, count: int, bytes_: int) -> None:
         self.require_made(warps.known)
+        warps.events.append(Arrive(self, count, bytes_))
         if count > self.pending:
             raise KernelFault(f"{self.name} has more arrivals than its {self.count}")
         self.pending -= count
+        self.bytes += bytes_
         self._learn(warps.known, warps.fenced)
 
     def expect(self, warps: Warps, bytes_: int) -> None:
         """One arrival, and so many bytes are to come by copies."""
-        self.bytes += bytes_
-        self.arrive(warps)
+        self._arrive(warps, 1, bytes_)
 
-    def copied(self, number: int, bytes_: int) -> None:
-        """A copy's bytes are there. number: of its access."""
+    def copied(self, warps: Warps, number: int, bytes_: int) -> None:
+        """The bytes of a copy that these warps began are there. number: of its access."""
+        warps.events.append(Copied(self, number, bytes_))
         if bytes_ > self.bytes:
             raise KernelFault(f"more bytes come to {self.name} than are expected")
         self.bytes -= bytes_

@@ -14,15 +14,12 @@ import torch
 from onepass.compiler.optimize import optimize_all
 from onepass.compiler.verified_kernels import checks, factors
 from onepass.graph.trace import program_of
-from onepass.lowering.launch.triton_compat import gluon_missing
 from onepass.lowering.plan.kernel_config import TritonConfig
 from onepass.lowering.triton.launch import Launcher
 from onepass.lowering.triton.launch_texts import launch_texts
-from onepass.proofs.kernels.check import Reference, differences
-from onepass.proofs.kernels.mutants import EDITS_OF_WARPS, mutants
+from onepass.proofs.texts.check import Reference, differences
+from onepass.proofs.texts.mutants import mutants
 from onepass.translate.translate import translate
-from tests.proofs.kernels.test_gluon_interpreter import backward, forward
-from tests.support.on_hopper import pretend_hopper
 from tests.variants import heads
 
 CONFIG = TritonConfig(32, 16, 4, 1, 1)
@@ -132,49 +129,3 @@ def test_what_is_not_found_computes_the_same(name):
 def test_some_mutants_of_a_causal_kernel():
     found, count = survivors("causal", 25)
     assert not [what for what in found if reason(what) is None] and count > 10
-
-
-# Kernels whose warps wait for one another
-
-ORDERS = r"mbarrier|sync\(|arrive\(|fence_|store_wait|_mma_wait|take_turn|give_turn|together|copy_|a slot fewer"
-REASONS_OF_WARPS = {  # of a mutant's description; what orders it all the same
-    r"in range\(0, (block_end - own_end|own_begin)|\.index\(\(count\) & 1\)": "tiles that a warpgroup hands back "
-    "unread: before its own one at most, for which the other warpgroup waits; behind them a causal mask has none",
-    r"exchanged score = warpgroup_mma_wait.* and mbarrier.arrive": "before the producer writes there it waits "
-    "for values of the round before, which are handed back after this wait",
-    r"TURN|(take|give)_turn": "turns say who issues products first",
-    r"exchanged sync\(WRITTEN": "the other warpgroup gives the turn after it has written",
-    r"exchanged add_in_order": "what is added is in registers",
-    r"warpgroup_mma_wait\(2": "the next wait is for these products, too",
-    r"together\(\)": "what is written next has waited for a tile that the producer copies after both are done",
-    r"(operator|operands exchanged): count( \+ t)?( [-+] 1)?;": "a number and its negative are the same slot of two",
-    r"own_end - own_begin; in": "a causal range begins at 0",
-    r"slot: \w+\.index\(slot\); in: mbarrier.init": "all slots become barriers, in another order",
-    r"a slot fewer: \[4, 1\]": "these are numbers of warps",
-    r"(one condition|number): count [-+] 1( & 1)?;|ahead_full\.index\(done": "all items have an even number of tiles",
-}
-
-
-def warp_mutants(text):
-    """Those that change in which order things happen, or what is copied."""
-    return [m for m in mutants(text, EDITS_OF_WARPS) if re.search(ORDERS, m.what) and "Layout" not in m.what]
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(gluon_missing() is not None, reason="needs Gluon")
-@pytest.mark.parametrize("name", ["forward", "backward"])
-def test_some_mutants_of_waits_and_arrivals(name, monkeypatch):
-    pretend_hopper(monkeypatch, 2)
-    torch.manual_seed(0)
-    texts = forward("causal", heads=3) if name == "forward" else backward("causal")
-    (checked,) = (c for one, c in checks(texts, 2**60) if any(call.maps for call in one.calls))
-    at = next(n for n, call in enumerate(checked.calls) if call.maps)
-    reference, found = Reference(checked), []
-    assert not differences(checked, reference)
-    tried = warp_mutants(checked.calls[at].text)
-    for mutant in tried[::9]:
-        calls = [replace(c, text=mutant.text) if n == at else c for n, c in enumerate(checked.calls)]
-        if not differences(replace(checked, calls=tuple(calls)), reference, MOST_ROUNDS):
-            found.append(mutant.what)
-    said = [what for what in found if not any(re.search(pattern, what) for pattern in REASONS_OF_WARPS)]
-    assert not said and len(tried) > 150

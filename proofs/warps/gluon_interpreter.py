@@ -14,13 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from . import numbers as exact
+from ..kernels import numbers as exact
+from ..kernels.interpreter import MOST_ROUNDS, Interpreter, Steps, written
+from ..kernels.language import Type, binary, is_plain, rearranged
+from ..kernels.memory import Buffer, KernelFault, Pointer
+from ..kernels.numbers import Numbers
 from .barriers import Barrier, Counter, NumberedBarrier, Waiting
+from .events import Access, Meet, Wait
 from .gluon_language import DEVICE_FUNCTIONS, GLUON_FUNCTIONS, LAYOUT, CopyWindow, extent, places_of_registers, whole
-from .interpreter import MOST_ROUNDS, Interpreter, Steps, written
-from .language import Type, binary, is_plain, rearranged
-from .memory import Buffer, KernelFault, Pointer
-from .numbers import Numbers
+from .interleavings import Orders
 from .shared_memory import InFlight, SharedBuffer, SharedMemory, SharedView, Warps
 from .warp_schedule import Partition, RunningProgram, run
 
@@ -223,6 +225,7 @@ class GluonInterpreter(Interpreter):
         parity = whole(phase)
         if parity not in (0, 1):
             raise KernelFault(f"{parity} is no parity")
+        self.warps.events.append(Wait(barrier, parity))
         yield Waiting(f"{barrier.name} of parity {parity}", lambda: barrier.passes(parity))
         self.warps.learn(*barrier.released)
 
@@ -235,7 +238,7 @@ class GluonInterpreter(Interpreter):
         value = rearranged(value, lambda part: part.reshape(view.shape))
         number = view.write(value, self.warps, "a copy", asynchronous=True)
         self.program.copies.append(number)
-        barrier.copied(number, window.bytes)
+        barrier.copied(self.warps, number, window.bytes)
 
     def _copy_out(self, window: CopyWindow, where: list, view: SharedView) -> None:
         value, number = view.read(self.warps, "a copy", asynchronous=True)
@@ -278,6 +281,7 @@ class GluonInterpreter(Interpreter):
             product.spoiled = str(fault)
             return exact.literal(0.0).arranged(lambda part: np.broadcast_to(part, (1, *factor.shape)))
         buffer.note(places, product.number, writes=False)
+        self.warps.events.append(Access(product.number, buffer, places, False, True))
         return rearranged(buffer.get(places), lambda part: part[None])
 
     def _product_wait(self, pending: int = 0, deps: Sequence[Any] = ()) -> Any:
@@ -301,12 +305,14 @@ class GluonInterpreter(Interpreter):
         if whole(on):
             barrier = self._numbered(number)
             phase = barrier.arrive(self.warps)
+            self.warps.events.append(Meet(whole(number), waits=True))
             yield Waiting(f"numbered barrier {whole(number)}", lambda: barrier.phases > phase)
             self.warps.learn(*barrier.released[phase])
 
     def _arrive_at(self, number: Any, on: Any) -> None:
         if whole(on):
             self._numbered(number).arrive(self.warps)
+            self.warps.events.append(Meet(whole(number), waits=False))
 
     def _give(self, tiles: SharedView, value: Any, n: int) -> None:
         """Writes numbers as two tiles of half their bits, each of which stands for the whole number here."""
@@ -405,6 +411,13 @@ SHARED: dict[str, Callable] = {
 }
 
 
-def run_gluon(interpreter: GluonInterpreter, numbers: Sequence[int], function: str, arguments: Mapping) -> None:
-    """Runs programs by their numbers. Raises KernelFault."""
-    run(interpreter.started(number, function, arguments) for number in numbers)
+def run_gluon(
+    interpreter: GluonInterpreter,
+    numbers: Sequence[int],
+    function: str,
+    arguments: Mapping,
+    orders: Orders | None = None,
+) -> None:
+    """Runs programs by their numbers. orders: which others than the order of the run are tried. Raises KernelFault."""
+    programs = (interpreter.started(number, function, arguments) for number in numbers)
+    run(programs, orders.try_of if orders else lambda program: None)

@@ -6,12 +6,12 @@ would wait for ever, which is a fault. Example: with ORDERS[1] a producer copies
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from ..kernels.interpreter import Steps
+from ..kernels.memory import KernelFault
 from .barriers import NumberedBarrier, Waiting
-from .interpreter import Steps
-from .memory import KernelFault
 from .shared_memory import SharedMemory, Warps
 
 ORDERS = ("as they are listed", "the last ones first", "in turn")  # program n has order n modulo 3
@@ -80,15 +80,23 @@ class RunningProgram:
             self.memory.require(number, known, "a program ends")
 
 
-def run(programs: Iterable[RunningProgram]) -> None:
-    """Runs programs one after the other, and those that wait for others again. Raises KernelFault."""
+def run(programs: Iterable[RunningProgram], ended: Callable[[RunningProgram], None] = lambda program: None) -> None:
+    """Runs programs one after the other, and those that wait for others again. Raises KernelFault.
+
+    ended: what is done with a program that is through.
+    """
     stuck = []
     for program in programs:
         program.advance()
-        if not program.done:
+        if program.done:
+            ended(program)
+        else:
             stuck.append(program)
     while stuck:
         if not any([program.advance() for program in stuck]):
             waits = next(each for program in stuck for each in program.partitions if not each.done)
             raise KernelFault(f"{waits.warps.name} waits for ever for {waits.waits.what if waits.waits else 'nothing'}")
+        for program in stuck:
+            if program.done:
+                ended(program)
         stuck = [program for program in stuck if not program.done]

@@ -2,10 +2,10 @@
 
 import pytest
 
-from onepass.proofs.kernels.barriers import Waiting
 from onepass.proofs.kernels.memory import KernelFault
-from onepass.proofs.kernels.shared_memory import Warps
-from onepass.proofs.kernels.warp_schedule import Partition, RunningProgram, run
+from onepass.proofs.warps.barriers import Waiting
+from onepass.proofs.warps.shared_memory import Warps
+from onepass.proofs.warps.warp_schedule import Partition, RunningProgram, run
 
 
 def program(number, *functions):

@@ -2,9 +2,9 @@
 
 import pytest
 
-from onepass.proofs.kernels.barriers import Barrier, Counter, NumberedBarrier
 from onepass.proofs.kernels.memory import KernelFault
-from onepass.proofs.kernels.shared_memory import SharedMemory, Warps
+from onepass.proofs.warps.barriers import Barrier, Counter, NumberedBarrier
+from onepass.proofs.warps.shared_memory import SharedMemory, Warps
 
 
 def made(count, warps):
@@ -27,11 +27,11 @@ def test_a_phase_takes_all_arrivals_and_all_bytes():
     barrier.expect(warps, 96)
     barrier.arrive(warps)
     assert not barrier.passes(0)
-    barrier.copied(7, 64)
+    barrier.copied(warps, 7, 64)
     assert not barrier.passes(0)
     with pytest.raises(KernelFault, match="more bytes"):
-        barrier.copied(8, 64)
-    barrier.copied(8, 32)
+        barrier.copied(warps, 8, 64)
+    barrier.copied(warps, 8, 32)
     assert barrier.passes(0) and barrier.released[0] >> 7 & 3 == 3
     with pytest.raises(KernelFault, match="more arrivals"):
         barrier.arrive(warps, 3)

@@ -16,15 +16,17 @@ import numpy as np
 from ...egraph.terms.sizes import resolve
 from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import all_dims, subterms
-from . import numbers as exact
-from .gluon_interpreter import GluonInterpreter, run_gluon
-from .gluon_language import CopyWindow
-from .interpreter import MOST_ROUNDS, Interpreter
-from .memory import Buffer, KernelFault, Pointer, WrittenTensor
-from .numbers import Numbers, Value
-from .term_values import TermValues
+from ..kernels import numbers as exact
+from ..kernels.interpreter import MOST_ROUNDS, Interpreter
+from ..kernels.memory import Buffer, KernelFault, Pointer, WrittenTensor
+from ..kernels.numbers import Numbers, Value
+from ..kernels.term_values import TermValues
+from ..warps.gluon_interpreter import GluonInterpreter, run_gluon
+from ..warps.gluon_language import CopyWindow
+from ..warps.interleavings import Orders
 
 SHOWN = 3  # elements that a message names
+MOST_STATES = 5_000  # of programs whose groups of warps wait for one another: about half a second
 
 
 @dataclass(frozen=True)
@@ -90,8 +92,9 @@ class KernelCheck:
 FAULTS = (KernelFault, ValueError, TypeError, IndexError, KeyError, AttributeError, OverflowError, ArithmeticError)
 
 
-def run(checked: KernelCheck, most_rounds: int = MOST_ROUNDS) -> dict[str, Buffer]:
-    """The memory after the launches. Raises KernelFault, or another of FAULTS for a text that means nothing."""
+def run(checked: KernelCheck, most_rounds: int = MOST_ROUNDS, orders: Orders | None = None) -> dict[str, Buffer]:
+    """The memory after the launches. orders: of groups of warps, that are tried besides. Raises KernelFault, or another
+    of FAULTS for a text that means nothing."""
     given, levels = checked.tensors.items(), checked.levels
     buffers = {name: Buffer.of(name, value, checked.strides[name], levels) for name, value in given}
     buffers |= {memory.name: Buffer.made(memory, levels) for memory in checked.made}
@@ -102,16 +105,16 @@ def run(checked: KernelCheck, most_rounds: int = MOST_ROUNDS) -> dict[str, Buffe
         width = lambda n: np.int32 if abs(n) < 2**31 else np.int64
         arguments |= {name: np.array([n], width(n)) for name, n in call.integers.items()}
         arguments |= {name: CopyWindow(buffers[tensor], *rest) for name, (tensor, *rest) in call.maps.items()}
-        _run(call, arguments | dict(call.constants), checked, most_rounds)
+        _run(call, arguments | dict(call.constants), checked, most_rounds, orders)
     return buffers
 
 
-def _run(call: Call, arguments: Mapping[str, object], checked: KernelCheck, most_rounds: int) -> None:
+def _run(call: Call, arguments: Mapping[str, object], checked: KernelCheck, most_rounds: int, orders) -> None:
     """Runs one launch."""
     some = np.arange(call.programs) if checked.programs is None else np.array(checked.programs)
     if call.is_gluon:
         kernel = GluonInterpreter(call.text, call.programs, most_rounds, checked.literals, call.libraries)
-        run_gluon(kernel, [int(n) for n in some], call.function, arguments)
+        run_gluon(kernel, [int(n) for n in some], call.function, arguments, orders)
     else:
         interpreter = Interpreter(call.text, some, most_rounds, checked.literals, call.libraries)
         interpreter.call(call.function, arguments)
@@ -173,11 +176,19 @@ class Reference:
         return tuple(resolve(d.size, self.checked.sizes) for d in result.order)
 
 
-def differences(checked: KernelCheck, reference: Reference | None = None, most_rounds: int = MOST_ROUNDS) -> list[str]:
-    """What the text does otherwise than the terms say, as sentences; none if they are equal."""
+def differences(
+    checked: KernelCheck,
+    reference: Reference | None = None,
+    most_rounds: int = MOST_ROUNDS,
+    orders: Orders | None = None,
+) -> list[str]:
+    """What the text does otherwise than the terms say, as sentences; none if they are equal.
+
+    orders: of groups of warps; by default up to MOST_STATES states of a kernel's programs.
+    """
     reference = reference or Reference(checked)
     try:
-        buffers = run(checked, most_rounds)
+        buffers = run(checked, most_rounds, orders or Orders(MOST_STATES))
     except FAULTS as fault:
         return [str(fault) or type(fault).__name__]
     return [s for result in checked.results for s in _compared(result, buffers[result.name], reference)]

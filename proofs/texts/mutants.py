@@ -86,9 +86,8 @@ def _replace(tree: ast.Module, place: ast.AST, changed: ast.AST) -> None:
                 value[:] = [changed if item is place else item for item in value]
 
 
-
-
-def _changed(node, **fields):
+def changed_node(node: Any, **fields: Any) -> Any:
+    """A copy of a node with other fields."""
     found = deepcopy(node)
     for name, value in fields.items():
         setattr(found, name, value)
@@ -99,12 +98,12 @@ def operators(node: ast.AST) -> Edits:
     """Another operator, or the operands exchanged."""
     if isinstance(node, ast.BinOp):
         for other in OPERATORS.get(type(node.op), ()):
-            yield "operator", _changed(node, op=other())
+            yield "operator", changed_node(node, op=other())
         if isinstance(node.op, ORDERED):
-            yield "operands exchanged", _changed(node, left=node.right, right=node.left)
+            yield "operands exchanged", changed_node(node, left=node.right, right=node.left)
     if isinstance(node, ast.Compare):
         for other in OPERATORS.get(type(node.ops[0]), ()):
-            yield "comparison", _changed(node, ops=[other()])
+            yield "comparison", changed_node(node, ops=[other()])
 
 
 def literals(node: ast.AST) -> Edits:
@@ -114,11 +113,11 @@ def literals(node: ast.AST) -> Edits:
     if isinstance(node, ast.BinOp | ast.Compare | ast.Call):
         for name, value in ast.iter_fields(node):
             if isinstance(value, ast.Constant) and isinstance(value.value, int | float):
-                yield "number", _changed(node, **{name: ast.Constant(_other(value.value))})
-    if isinstance(node, ast.Call) and not _is(node, *UNTOUCHED):
+                yield "number", changed_node(node, **{name: ast.Constant(_other(value.value))})
+    if isinstance(node, ast.Call) and not is_call_of(node, *UNTOUCHED):
         for place, value in enumerate(node.args):
             if isinstance(value, ast.Constant) and isinstance(value.value, int | float):
-                yield "number", _changed(node, args=_with(node.args, place, ast.Constant(_other(value.value))))
+                yield "number", changed_node(node, args=_with(node.args, place, ast.Constant(_other(value.value))))
     if isinstance(node, ast.Call) and ast.unparse(node) in ("float('-inf')", "float('inf')"):
         yield "number", ast.Constant(0.0)
 
@@ -133,7 +132,8 @@ def _with(items: list, place: int, changed) -> list:
     return [changed if n == place else item for n, item in enumerate(items)]
 
 
-def _is(node: ast.AST, *names: str) -> bool:
+def is_call_of(node: ast.AST, *names: str) -> bool:
+    """Whether a node calls a method, or a function of a module, of one of these names."""
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in names
 
 
@@ -141,23 +141,23 @@ def calls(node: Any) -> Edits:
     """A mask or a sum to add to dropped, the sides of a choice exchanged, another function, another axis."""
     if not isinstance(node, ast.Call):
         return
-    if _is(node, "load", "store") and any(k.arg == "mask" for k in node.keywords):
-        yield "mask dropped", _changed(node, keywords=[])
-    if _is(node, "where"):
-        yield "sides exchanged", _changed(node, args=[node.args[0], node.args[2], node.args[1]])
+    if is_call_of(node, "load", "store") and any(k.arg == "mask" for k in node.keywords):
+        yield "mask dropped", changed_node(node, keywords=[])
+    if is_call_of(node, "where"):
+        yield "sides exchanged", changed_node(node, args=[node.args[0], node.args[2], node.args[1]])
         yield "always", node.args[1]
-    if _is(node, "dot") and len(node.args) > 2:
-        yield "sum dropped", _changed(node, args=node.args[:2])
-    if _is(node, "trans"):
+    if is_call_of(node, "dot") and len(node.args) > 2:
+        yield "sum dropped", changed_node(node, args=node.args[:2])
+    if is_call_of(node, "trans"):
         yield "transpose dropped", node.args[0]
-    if _is(node, *OTHER_FUNCTIONS):
+    if is_call_of(node, *OTHER_FUNCTIONS):
         function: Any = node.func
-        attribute = _changed(function, attr=OTHER_FUNCTIONS[function.attr])
-        yield "function", _changed(node, func=attribute)
-    if _is(node, "maximum", "minimum"):
+        attribute = changed_node(function, attr=OTHER_FUNCTIONS[function.attr])
+        yield "function", changed_node(node, func=attribute)
+    if is_call_of(node, "maximum", "minimum"):
         yield "one side", node.args[0]
         yield "one side", node.args[1]
-    if _is(node, "cdiv"):
+    if is_call_of(node, "cdiv"):
         yield "rounded down", ast.BinOp(node.args[0], ast.FloorDiv(), node.args[1])
 
 
@@ -171,7 +171,7 @@ def masks(node: ast.AST) -> Edits:
 def axes(node: ast.AST) -> Edits:
     """A tile along another axis."""
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Tuple) and len(node.slice.elts) == 2:
-        yield "axes exchanged", _changed(node, slice=ast.Tuple(node.slice.elts[::-1], ast.Load()))
+        yield "axes exchanged", changed_node(node, slice=ast.Tuple(node.slice.elts[::-1], ast.Load()))
 
 
 def loops(node: Any) -> Edits:
@@ -185,7 +185,7 @@ def loops(node: Any) -> Edits:
             ("one element fewer", [low, ast.BinOp(high, ast.Sub(), ast.Constant(1)), step]),
             ("steps of two", [low, high, ast.BinOp(step, ast.Mult(), ast.Constant(2))]),
         ):
-            yield kind, _changed(node, iter=_changed(called, args=bounds))
+            yield kind, changed_node(node, iter=changed_node(called, args=bounds))
         yield "loop dropped", ast.Pass()
 
 
@@ -210,75 +210,5 @@ def names(node: ast.AST) -> Edits:
                 yield "name", ast.Name(node.id.removesuffix(ending) + other, ast.Load())
 
 
-# Of kernels whose warps wait for one another
-
-WAITS = ("mbarrier.wait", "tma.store_wait", "warpgroup_mma_wait", "sync", "take_turn", "wait_for_programs")
-ARRIVALS = ("mbarrier.arrive", "fence_async_shared", "arrive", "give_turn", "signal_program")
-TOUCHES = ("copy_in(", "copy_out(", "warpgroup_mma(", ".load(", ".store(", "add_in_order(")
-
-
-def _called(node: Any) -> str:
-    value = getattr(node, "value", None)
-    return ast.unparse(value.func) if isinstance(value, ast.Call) else ""
-
-
-def waits(node: Any) -> Edits:
-    """The other parity, no condition, another count of arrivals, another slot of a ring."""
-    if _is(node, "wait") and len(node.args) > 1:
-        yield "parity", _changed(node, args=[node.args[0], ast.BinOp(node.args[1], ast.BitXor(), ast.Constant(1))])
-    if isinstance(node, ast.Call) and any(k.arg == "pred" for k in node.keywords):
-        yield "condition dropped", _changed(node, keywords=[k for k in node.keywords if k.arg != "pred"])
-    if _is(node, "init"):
-        more = ast.BinOp(node.keywords[0].value, ast.Add(), ast.Constant(1))
-        yield "arrivals", _changed(node, keywords=[ast.keyword("count", more)])
-    if _is(node, "index"):
-        yield "slot", _changed(node, args=[ast.BinOp(node.args[0], ast.BitXor(), ast.Constant(1))])
-        yield "slot", _changed(node, args=[ast.Constant(0)])
-
-
-def products(node: Any) -> Edits:
-    """A product that adds, or that does not."""
-    for keyword in node.keywords if isinstance(node, ast.Call) else ():
-        if keyword.arg == "use_acc" and isinstance(keyword.value, ast.Constant):
-            others = [k for k in node.keywords if k is not keyword]
-            other = ast.keyword("use_acc", ast.Constant(not keyword.value.value))
-            yield "adds or not", _changed(node, keywords=[*others, other])
-
-
-def rings(node: ast.AST) -> Edits:
-    """A slot fewer."""
-    if isinstance(node, ast.List) and node.elts and isinstance(node.elts[0], ast.Constant):
-        first = node.elts[0].value
-        if isinstance(first, int) and first > 1 and (len(node.elts) == 1 or ast.unparse(node.elts[-1]) == '1'):
-            yield "a slot fewer", _changed(node, elts=[ast.Constant(first - 1), *node.elts[1:]])
-
-
-def order(node: Any) -> Edits:
-    """A wait behind what comes after it, an arrival before what it comes after."""
-    for place, (one, other) in enumerate(zip(getattr(node, "body", ()), getattr(node, "body", ())[1:])):
-        late = _called(one) in WAITS and _called(other) not in WAITS
-        early = _called(other) in ARRIVALS and _called(one) not in ARRIVALS
-        texts = [ast.unparse(one), ast.unparse(other)]
-        if (late or early) and any(name in texts[late] for name in (*TOUCHES, *WAITS, *ARRIVALS)):
-            body = [*node.body[:place], other, one, *node.body[place + 2 :]]
-            yield f"exchanged {' and '.join(text.splitlines()[0] for text in texts)}", _changed(node, body=body)
-
-
-def counters(node: Any) -> Edits:
-    """A count that stays, or rounds of a producer or a consumer that fall out."""
-    if isinstance(node, ast.AugAssign):
-        yield "dropped", ast.Pass()
-    called: Any = getattr(node, "iter", None)
-    if isinstance(node, ast.For) and ast.unparse(called.func) == "range" and len(called.args) == 2:
-        low, high = called.args
-        for kind, bounds in (
-            ("first round dropped", [ast.BinOp(low, ast.Add(), ast.Constant(1)), high]),
-            ("last round dropped", [low, ast.BinOp(high, ast.Sub(), ast.Constant(1))]),
-        ):
-            yield kind, _changed(node, iter=_changed(called, args=bounds))
-
-
 EDITS: tuple[Edit, ...]
 EDITS = (operators, literals, calls, masks, axes, loops, statements, strides, names)
-EDITS_OF_WARPS: tuple[Edit, ...]
-EDITS_OF_WARPS = (*EDITS, waits, products, rings, order, counters)

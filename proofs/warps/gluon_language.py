@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from . import numbers as exact
-from .language import FUNCTIONS, binary, is_plain, ranked, rearranged
-from .memory import Buffer, KernelFault, Pointer
-from .numbers import Numbers
-from .term_values import MEANINGS
+from ..kernels import numbers as exact
+from ..kernels.language import FUNCTIONS, binary, is_plain, ranked, rearranged
+from ..kernels.memory import Buffer, KernelFault, Pointer
+from ..kernels.numbers import Numbers
+from ..kernels.term_values import MEANINGS
 
 WORD = 32  # bits of a word of a packed mask
 EXACT_COUNT = 1 << 23  # up to here a float counts

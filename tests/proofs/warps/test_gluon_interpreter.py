@@ -13,13 +13,13 @@ from onepass.lowering.joined.config import JoinedConfig
 from onepass.lowering.joined.launch import JoinedLauncher
 from onepass.lowering.launch.triton_compat import gluon_missing
 from onepass.lowering.triton.launch_texts import launch_texts
-from onepass.proofs.kernels.check import differences
-from onepass.proofs.kernels.gluon_interpreter import GluonInterpreter, run_gluon
-from onepass.proofs.kernels.gluon_language import CopyWindow
 from onepass.proofs.kernels.memory import Buffer, KernelFault, Pointer, WrittenTensor
+from onepass.proofs.texts.check import differences
+from onepass.proofs.warps.gluon_interpreter import GluonInterpreter, run_gluon
+from onepass.proofs.warps.gluon_language import CopyWindow
 from tests.lowering.gluon.test_kernel import KINDS
 from tests.lowering.joined.test_kernel import KINDS as JOINED
-from tests.proofs.kernels.test_check import drawn, plan_of
+from tests.proofs.texts.test_check import drawn, plan_of
 from tests.support.gluon_ahead_of_time import backward_plan_of, inputs_of, plain
 from tests.support.on_hopper import hopper_texts, pretend_hopper
 
@@ -67,15 +67,21 @@ def kernel(x_map, out_map, rounds):
 ROUNDS = 7
 
 
-def ran(text, programs):
+def windows():
+    """The ring's arguments, what it writes and what it reads."""
     x = np.arange(4.0 * 4 * ROUNDS).reshape(4 * ROUNDS, 4)
     out = Buffer.made(WrittenTensor("out", "float32", (12, 4), (4, 1)), 4)
-    windows = {
+    arguments = {
         "x_map": CopyWindow(Buffer.of("x", x, (4, 1)), x.shape, (4, 1), (4, 4), 4),
         "out_map": CopyWindow(out, (12, 4), (4, 1), (4, 4), 4),
         "rounds": np.int32([ROUNDS]),
     }
-    run_gluon(GluonInterpreter(text, 3, 100), programs, "kernel", windows)
+    return arguments, out, x
+
+
+def ran(text, programs):
+    arguments, out, x = windows()
+    run_gluon(GluonInterpreter(text, 3, 100), programs, "kernel", arguments)
     return out.data.shadow.reshape(3, 4, 4)[programs], x.reshape(ROUNDS, 4, 4)
 
 
@@ -166,7 +172,8 @@ def forward(kind, config=SMALL, rows=200, columns=200, batch=1, heads=2):
 def test_forward(kind, monkeypatch):
     pretend_hopper(monkeypatch)
     batch, heads = (2, 2) if kind == "joined" else (1, 4 if kind in ("difference", "groups") else 2)
-    hold(forward(kind, batch=batch, heads=heads), kind not in QUICK)
+    length = 330 if kind == "shifted" else 200  # where a row has a key
+    hold(forward(kind, rows=length, columns=length, batch=batch, heads=heads), kind not in QUICK)
 
 
 @needs_gluon
@@ -191,9 +198,10 @@ def test_lists_of_tiles_and_packed_masks(kind, monkeypatch):
     hold(texts)
 
 
-def backward(kind, config=None, deterministic=False, width=16, length=200):
+def backward(kind, config=None, deterministic=False, width=16, length=200, heads=2, batch=1):
     torch.manual_seed(0)
-    plan = backward_plan_of(kind, width, rows=length, columns=length, batch=1, heads=4 if kind == "groups" else 2)
+    heads = 4 if kind == "groups" else heads
+    plan = backward_plan_of(kind, width, rows=length, columns=length, batch=batch, heads=heads)
     launcher = JoinedLauncher(plan, joined_config=config, deterministic=deterministic)
     texts = launch_texts(launcher, {t.name: drawn(t) for t in plan.inputs}, {})
     assert launcher.said and sum(one.finish is not None for one in texts) == 1
@@ -203,7 +211,7 @@ def backward(kind, config=None, deterministic=False, width=16, length=200):
 @needs_gluon
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("in_order", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("kind", [quick(kind, QUICK_JOINED) for kind in JOINED if kind != "documents"])
+@pytest.mark.parametrize("kind", [quick(kind, QUICK_JOINED) for kind in JOINED])
 def test_joined_backward(kind, in_order, monkeypatch):
     pretend_hopper(monkeypatch)
     hold(backward(kind, None, in_order))
@@ -211,10 +219,11 @@ def test_joined_backward(kind, in_order, monkeypatch):
 
 @needs_gluon
 @pytest.mark.slow
+@pytest.mark.parametrize("in_order", [False, True])
 @pytest.mark.parametrize("kind", ["groups", "bias", "relative", "longformer", "dense"])
-def test_more_joined_backwards(kind, monkeypatch):
+def test_more_joined_backwards(kind, in_order, monkeypatch):
     pretend_hopper(monkeypatch)
-    hold(backward(kind))
+    hold(backward(kind, None, in_order))
 
 
 @needs_gluon

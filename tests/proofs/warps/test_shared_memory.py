@@ -5,7 +5,7 @@ import pytest
 
 from onepass.proofs.kernels import numbers as exact
 from onepass.proofs.kernels.memory import KernelFault
-from onepass.proofs.kernels.shared_memory import InFlight, SharedBuffer, SharedMemory, Warps
+from onepass.proofs.warps.shared_memory import InFlight, SharedBuffer, SharedMemory, Warps
 
 
 def tile(value=1.0, shape=(4, 4)):

@@ -7,15 +7,15 @@ import pytest
 
 from onepass.lowering.plan.kernel_texts import imported
 from onepass.proofs.kernels import numbers as exact
-from onepass.proofs.kernels.gluon_interpreter import CALLS, EFFECTS
-from onepass.proofs.kernels.gluon_language import (
+from onepass.proofs.kernels.interpreter import Interpreter
+from onepass.proofs.kernels.memory import Buffer, KernelFault, Pointer, WrittenTensor
+from onepass.proofs.warps.gluon_interpreter import CALLS, EFFECTS
+from onepass.proofs.warps.gluon_language import (
     DEVICE_FUNCTIONS,
     GLUON_FUNCTIONS,
     CopyWindow,
     places_of_registers,
 )
-from onepass.proofs.kernels.interpreter import Interpreter
-from onepass.proofs.kernels.memory import Buffer, KernelFault, Pointer, WrittenTensor
 
 MODULES = ("gluon.device_functions", "gluon.device_math", "joined.device_functions", "joined.diagonal_adds")
 EXACT = exact.of_floats

@@ -1,0 +1,1 @@
+"""The texts of kernels held against the terms that they are to compute, and wrong texts that this finds."""
