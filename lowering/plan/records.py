@@ -227,13 +227,11 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Alternative:
-    """A plan that was not taken: what it would store between kernels, its estimated time in times of the one taken, and
-    the names of planning passes that it would leave out.
+    """A plan that was not taken: what it would store between kernels, and its estimated time in times of the one taken.
     """
 
     stored: tuple[Term, ...]
     share: float
-    without: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -62,8 +62,7 @@ class PlanPass:
     """One pass. `run` makes the next state; `invariant` says what holds after it, where its conditions on sizes apply.
 
     scope: what one run works on. A pass over each result or each store runs on the store in `planning.focus`, until it
-    changes nothing; the stores that it adds go through all passes over each store first. optional: plans without it are
-    right, too; it is there to save time, and left out where the estimates say that it does not.
+    changes nothing; the stores that it adds go through all passes over each store first.
     """
 
     name: str
@@ -71,7 +70,6 @@ class PlanPass:
     run: Callable[[Planning], Planning]
     invariant: str
     scope: str = AT_ONCE
-    optional: bool = False
 
 
 PASSES = (
@@ -89,13 +87,13 @@ PASSES = (
     PlanPass("merge_value_dims", "shape", merge_value_dims, "values have one dim where a tile holds them"),
     PlanPass("choose_kernel_shape", "shape", choose_kernel_shape, "each store has rows, held dims and a grid"),
     PlanPass("store_chosen", "cuts", store_chosen, "what was chosen by cost is stored", RESULT),
-    PlanPass("tabulate_lookups", "cuts", tabulate_lookups, "no loop does again what a table has", RESULT, True),
-    PlanPass("store_cross_batch_scores", "cuts", store_cross_batch_scores, "scores have values' batch", RESULT, True),
+    PlanPass("tabulate_lookups", "cuts", tabulate_lookups, "no loop does again what a table has", RESULT),
+    PlanPass("store_cross_batch_scores", "cuts", store_cross_batch_scores, "scores and values have one batch", RESULT),
     PlanPass("store_nested_loops", "cuts", store_nested_loops, "no loop depends on a loop around it", STORE),
-    PlanPass("store_blocking_products", "cuts", store_blocking_products, "no product takes a tile's rows", STORE, True),
-    PlanPass("store_other_rows", "cuts", store_other_rows, "what needs other rows is stored", STORE, True),
-    PlanPass("store_row_invariants", "cuts", store_row_invariants, "each loop depends on the rows", STORE, True),
-    PlanPass("tabulate_relative_values", "cuts", tabulate_relative_values, "values of i - j are stored", STORE, True),
+    PlanPass("store_blocking_products", "cuts", store_blocking_products, "no product takes rows from a tile", STORE),
+    PlanPass("store_other_rows", "cuts", store_other_rows, "what needs other rows is stored", STORE),
+    PlanPass("store_row_invariants", "cuts", store_row_invariants, "each loop depends on the rows", STORE),
+    PlanPass("tabulate_relative_values", "cuts", tabulate_relative_values, "values of i - j are stored", STORE),
     PlanPass("reuse_parts", "cuts", reuse_parts, "what is stored is not computed again"),
     PlanPass("group_stores", "kernels", group_stores, "each store has a kernel"),
     PlanPass("build_loops", "kernels", build_loops, "each long reduction is in a loop"),
@@ -106,9 +104,6 @@ PASSES = (
     PlanPass("share_totals", "kernels", share_totals, "totals that are only added up are one"),
     PlanPass("mark_exact_products", "kernels", mark_exact_products, "products that must not round are marked"),
 )
-
-
-OPTIONAL = frozenset(one.name for one in PASSES if one.optional)
 
 
 def run_passes(planning: Planning, stages: Collection[str] = STAGES) -> Planning:
@@ -126,7 +121,7 @@ def run_passes(planning: Planning, stages: Collection[str] = STAGES) -> Planning
 
 def _run(one: PlanPass, planning: Planning) -> Planning:
     """The state after one run, with the pass noted in it if it changed anything."""
-    after = planning if one.name in planning.without else one.run(planning)
+    after = one.run(planning)
     if after == planning:
         return planning
     if one.name not in after.plan_passes:

@@ -6,7 +6,7 @@ is for. Example: `build_plan(term, output, order)` is a plan whose last kernel s
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ...egraph.terms.term import Dim, Tensor, Term
@@ -53,15 +53,9 @@ def prepared(stores: Sequence[Store], held: int = MAX_RESIDENT_ELEMENTS, referen
     return run_passes(planning, BEFORE_CUTS)
 
 
-def plan_with(
-    planning: Planning,
-    derivation: Sequence[str] = (),
-    chosen: Sequence[Term] = (),
-    without: Collection[str] = frozenset(),
-) -> Plan:
-    """The plan of what is prepared. chosen: terms that it stores, beside those that it has to. without: names of
-    optional passes that are left out. Raises NotPlannable."""
-    done = run_passes(replace(planning, chosen=tuple(chosen), without=frozenset(without)), FROM_CUTS)
+def plan_with(planning: Planning, derivation: Sequence[str] = (), chosen: Sequence[Term] = ()) -> Plan:
+    """The plan of what is prepared. chosen: terms that it stores, beside those that it has to. Raises NotPlannable."""
+    done = run_passes(replace(planning, chosen=tuple(chosen)), FROM_CUTS)
     return Plan(
         kernels=done.kernels,
         inputs=tuple(dict.fromkeys(t for store in done.given for t in tensors(store.term))),

@@ -41,7 +41,7 @@ class Planning:
     stage `cuts` works on. pending: terms that the pass stores in its next runs on this store. plan_passes: names of
     passes that changed something. shape_reasons: for each kernel, its rows and the reason. halves: names of the
     parts that the stage `terms` has stored. chosen: terms that are stored because a plan with them takes less time,
-    each before the terms that it contains. without: names of passes that are left out, for the same reason.
+    each before the terms that it contains.
     """
 
     given: tuple[Store, ...]
@@ -60,7 +60,6 @@ class Planning:
     shape_reasons: tuple[str, ...] = ()
     halves: tuple[str, ...] = ()
     chosen: tuple[Term, ...] = ()
-    without: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, stores: Sequence[Store], references: Sequence[Term], held_limit: int) -> Planning:

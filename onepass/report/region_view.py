@@ -181,7 +181,6 @@ def _alternatives(region: RegionReport) -> Iterator[tuple[str, str]]:
     """What other plans would store, and how much slower they are by the estimates."""
     for other in region.data.plan.alternatives if region.data is not None else ():
         stored = "; ".join(_clipped(show(term)) for term in other.stored)
-        stored = stored or f"less, without the pass {' and '.join(other.without)}"
         slower = f"{percent(other.share - 1)} slower" if other.share > 1 else f"only {percent(1 - other.share)} faster"
         yield stored, slower
 

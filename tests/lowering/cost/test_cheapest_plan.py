@@ -16,10 +16,7 @@ from onepass.lowering.cost.plan_cost import plan_estimate
 from onepass.lowering.plan.records import NotPlannable, Plan, Store
 from onepass.lowering.plan.thresholds import MAX_RESIDENT_ELEMENTS, MAX_STORED_BYTES
 from onepass.lowering.planning.planner import plan_stores, plan_with, prepared
-from onepass.lowering.readback.check_plan import checked
 from tests.support.attention_terms import loaded, one_pass
-from tests.support.read_plans import plans_of
-from tests.variants import every
 
 
 def dims(**sizes) -> list[Dim]:
@@ -156,44 +153,3 @@ def test_every_set_of_candidates_computes_the_results(name):
         plan = plan_with(planning, chosen=in_order((t for one in chosen for t in one), planning.terms))
         for mine, theirs in zip(computed(plan, inputs), right, strict=True):
             np.testing.assert_allclose(mine, theirs, rtol=1e-12, atol=1e-12)
-
-
-# What the rules would store
-
-
-def asked(name: str) -> list[tuple[tuple[Store, ...], Plan]]:
-    """What is planned of a variant's first spelling, and its plans."""
-    (variant,) = (one for one in every() if one.name == name)
-    return plans_of(variant.functions[0], variant.inputs(), derivatives=False)
-
-
-VARIANTS = {
-    "relative keys": "tabulate_lookups",
-    "invariant points": "store_cross_batch_scores",
-    "weights beside the output": "store_row_invariants",
-}
-
-
-@pytest.mark.parametrize("name, rule", VARIANTS.items())
-def test_a_plan_without_a_rule_that_saves_time_computes_the_same(name, rule):
-    left_out = 0
-    for stores, _ in asked(name):
-        planning = prepared(stores)
-        own, without = plan_with(planning), plan_with(planning, without={rule})
-        left_out += rule in own.plan_passes
-        assert rule not in without.plan_passes and len(without.kernels) <= len(own.kernels)
-        assert checked(without, stores).read_back
-    assert left_out
-
-
-def test_less_is_stored_only_where_that_takes_less_time_and_has_a_text(monkeypatch):
-    ((stores, found),) = asked("relative keys")
-    ruled = plan_stores(stores)
-    assert len(found.kernels) < len(ruled.kernels) and milliseconds(found) < milliseconds(ruled) / module.LEAST_GAIN
-    assert any("less stored than by the rules" in note for note in found.notes)
-
-    def refuses(*_):
-        raise NotPlannable("no text")
-
-    monkeypatch.setattr(module, "emit", refuses)
-    assert cheapest_plan(stores) == ruled
