@@ -27,6 +27,8 @@ Run = Callable[[Tensors], list[torch.Tensor]]
 Prepare = Callable[[Fused, Tensors, RegionCall], Run]
 ORIGINAL = "the original calls"
 COMPILED = "the original calls, compiled"
+# Inductor's hooks may hold onepass itself, which would find the same region in the calls of a region.
+WITHOUT_PASSES = dict.fromkeys(("pre_grad_custom_pass", "joint_custom_pre_pass"))
 LAST = {"cuda": ORIGINAL}  # who runs where no kernel does; the tiled executor's loops would leave a GPU idle
 
 
@@ -114,7 +116,7 @@ def compiled(found: Fused, tensors: Tensors, call: RegionCall) -> Run:
 
         graph = found.program.graph({**found.program.sizes_of(given), **call.sizes}, given[0].device)
         with torch.no_grad():
-            known.append(compile_fx(graph, [x.detach() for x in given]))
+            known.append(compile_fx(graph, [x.detach() for x in given], config_patches=WITHOUT_PASSES))
 
     def run(given: Tensors) -> Tensors:
         if not known:
