@@ -27,6 +27,7 @@ _HOME = {  # public name: the module that holds it; a module that is public itse
     "merge": "states",
     "merge_over": "states",
     "onepass_backend": "api.backend",
+    "plan": "api.plan",
     "positive": "egraph",
     "reports": "report.records",
     "rule": "egraph",

@@ -50,6 +50,10 @@ class NotFused(OnepassError):
     """The option require="all" does not hold: what was found and is left as written, each with its reason and place."""
 
 
+class NotPrepared(OnepassError):
+    """A call of a serving plan that would compile, compare, time or fall back; or a plan that cannot be prepared."""
+
+
 class ProgramError(OnepassError):
     """A stored program that cannot be read or run: bad JSON, an operation that is not of ATen, wrong inputs."""
 

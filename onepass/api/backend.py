@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import fx
@@ -23,6 +23,7 @@ from ..regions.placement import InputPairs
 from ..report.graph_breaks import with_break
 from ..report.publish import publish
 from ..report.records import Report
+from ..runtime.planned_calls import falls_back
 from ..runtime.region_call import has_tangent
 from .eager_graph import without_compiler
 from .mask_data import taking, wanted, with_tensors
@@ -52,10 +53,14 @@ def onepass_backend(
 
 @dataclass(frozen=True)
 class Backend:
-    """A backend with its options. Raises OptionError for options that contradict each other, or are given twice."""
+    """A backend with its options. Raises OptionError for options that contradict each other, or are given twice.
+
+    kept: gets the report of each graph.
+    """
 
     options: Options
     mode: str | None = None
+    kept: list[Report] | None = field(default=None, compare=False)
     __name__ = "onepass"  # the name in messages of Dynamo
 
     def __post_init__(self):
@@ -68,7 +73,10 @@ class Backend:
         inputs = [n.name for n in gm.graph.nodes if n.op == "placeholder"]
         written = deepcopy(gm.graph) if any(map(changes_in_place, gm.graph.nodes)) else None
         separate: InputPairs = set()
-        publish(rewrite_module(gm, self.options, separate_inputs=separate), self.options.required)
+        report = rewrite_module(gm, self.options, separate_inputs=separate)
+        if self.kept is not None:
+            self.kept.append(report)
+        publish(report, self.options.required)
         if self.options.inner == "eager":
             run = without_compiler(gm)
         else:
@@ -111,7 +119,10 @@ def _unless_shared(run, original, places: list[tuple[int, int]]):
 
     def call(*args):
         shared = any(memory(args[one]) == memory(args[other]) for one, other in places)
-        return original(*args) if shared else run(*args)
+        if not shared:
+            return run(*args)
+        falls_back("two arguments share memory, of which one is written and the other read")
+        return original(*args)
 
     return call
 

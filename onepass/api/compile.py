@@ -5,10 +5,22 @@ Example: `fast = onepass.compile(model, strict=True)`.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 from ..errors import InputError
+
+
+ISOLATED = {"isolate_recompiles": True}  # torch 2.11 may lack it, and recompile_limit: its limit is 8
+
+
+def isolated(most: int) -> dict[str, Any]:
+    """Arguments of torch.compile for a function that gets graphs of its own, at most so many."""
+    import torch
+
+    known = inspect.signature(torch.compile).parameters
+    return {name: value for name, value in {"recompile_limit": most, **ISOLATED}.items() if name in known}
 
 
 def compile(

@@ -6,17 +6,16 @@ constant of its graphs, not an input. Example: `CompiledAttention({"inner": "eag
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 
 import torch
 
 from ..api.backend import onepass_backend
+from ..api.compile import isolated
 from .attention import AttentionVariant, attend
 
 LENGTH_DIMS = {"query": (0, 2), "key": (0, 2), "value": (0, 2), "mask": (0, 2, 3), "bias": (0, 2, 3)}
 MOST_GRAPHS = 64  # of a variant: with and without mask, bias and gradients, one row or several, dtypes
-ISOLATED = {"recompile_limit": MOST_GRAPHS, "isolate_recompiles": True}  # torch 2.11 may lack them: its limit is 8
 
 
 class CompiledAttention:
@@ -38,9 +37,7 @@ class CompiledAttention:
     def _for(self, variant: AttentionVariant) -> Callable:
         found = self._compiled.get(variant)
         if found is None:
-            known = inspect.signature(torch.compile).parameters
-            limits = {name: value for name, value in ISOLATED.items() if name in known}
-            found = torch.compile(_with(variant), backend=self.backend, **limits)
+            found = torch.compile(_with(variant), backend=self.backend, **isolated(MOST_GRAPHS))
             self._compiled[variant] = found
         return found
 

@@ -384,10 +384,15 @@ def _saw(key: str, **fields: Any) -> None:
 
 def reports() -> tuple[Report, ...]:
     """The newest 256 reports of this process, oldest first; programs out of a compiler's cache are in one last."""
-    kept = [replace(r, regions=tuple(_with_notes(x) for x in r.regions)) for r in _REPORTS.values()]
+    kept = [as_seen(report) for report in _REPORTS.values()]
     seen = {region.key for report in kept for region in report.regions}
     cached = tuple(region for key, region in _ATTACHED.items() if key not in seen)
     return (*kept, Report(cached, title="programs found in a compiler's cache")) if cached else tuple(kept)
+
+
+def as_seen(report: Report) -> Report:
+    """The report with what was seen at run time since it was made."""
+    return replace(report, regions=tuple(map(_with_notes, report.regions)))
 
 
 def _with_notes(region: RegionReport) -> RegionReport:

@@ -21,6 +21,7 @@ from ..egraph.forks import lock
 from ..lowering.masks.block_map import CALL
 from ..process_state import registered
 from . import executors
+from .planned_calls import falls_back
 from .region_call import call_of, fake_results
 from .runner import Runner, one_line
 from .tangent_operator import with_tangents
@@ -37,6 +38,7 @@ class Original:
         self.known = known
 
     def __call__(self, tensors, numbers) -> list[torch.Tensor]:
+        falls_back("a cached region cannot be made again")
         return executors.original(self.known, tensors, call_of(self.known, tensors, numbers))(tensors)
 
 

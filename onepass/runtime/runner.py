@@ -25,6 +25,7 @@ from . import executors, library_choice
 from .background import COMPILES
 from .compare_results import RoundingFacts, computed_dtypes, mismatch, moved, undecided
 from .measurements import Measured
+from .planned_calls import falls_back, is_sealed, prepares
 from .region_call import RegionCall, Tensors, call_of, unfit
 
 MAX_UNDECIDED_COMPARISONS = 8  # after which a kernel counts as wrong
@@ -70,11 +71,14 @@ class Runner:
         try:
             return run(tensors)
         except Exception as error:
+            if is_sealed():  # nobody else is prepared
+                raise
             self._fails(name, error)
             return self._prepared(kind, tensors, numbers)
 
     def _prepared(self, kind: tuple, tensors: Tensors, numbers: Sequence[int]) -> list[torch.Tensor]:
         """The first call of a kind: prepared, and for a kernel compared with the tiled executor."""
+        prepares(f"the region at {', '.join(self.found.report.places)}")
         COMPILES.finish(self.found.key)
         call, short = self._call(tensors, numbers), Counter(self.short_of_memory)
         try:
@@ -234,6 +238,8 @@ class Runner:
 
     def say(self, who: str) -> None:
         """Who ran, for the report."""
+        if who == executors.ORIGINAL:
+            falls_back(f"no kernel runs the region at {', '.join(self.found.report.places)}")
         if who != self.ran:
             self.ran = who
             records.ran(self.found.report.key, who)
