@@ -23,8 +23,7 @@ from ..regions.placement import InputPairs
 from ..report.graph_breaks import with_break
 from ..report.publish import publish
 from ..report.records import Report
-from ..runtime.planned_calls import falls_back
-from ..runtime.region_call import has_tangent
+from ..runtime.region_call import falls_back, has_tangent
 from .eager_graph import without_compiler
 from .mask_data import taking, wanted, with_tensors
 

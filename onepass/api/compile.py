@@ -11,7 +11,6 @@ from typing import Any
 
 from ..errors import InputError
 
-
 ISOLATED = {"isolate_recompiles": True}  # torch 2.11 may lack it, and recompile_limit: its limit is 8
 
 

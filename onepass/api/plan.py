@@ -19,7 +19,7 @@ from ..errors import InputError, NotPrepared, OnepassError
 from ..report.records import Report, as_seen
 from ..report.requirements import hold
 from ..runtime.executors import ORIGINAL
-from ..runtime.planned_calls import CALLING, PlannedCalls, prepares
+from ..runtime.region_call import CALLING, PlannedCalls, prepares
 from .backend import Backend
 from .compile import isolated
 from .explain import merged

@@ -21,8 +21,7 @@ from ..egraph.forks import lock
 from ..lowering.masks.block_map import CALL
 from ..process_state import registered
 from . import executors
-from .planned_calls import falls_back
-from .region_call import call_of, fake_results
+from .region_call import call_of, fake_results, falls_back
 from .runner import Runner, one_line
 from .tangent_operator import with_tangents
 from .training_operator import Recorded

@@ -2,6 +2,9 @@
 
 Calls of one kind share what was prepared for the first one. `unfit` says why no plan runs at some sizes.
 Example: a plan whose lengths are symbols does not run where one of them is 0.
+
+A call may be one of `onepass.plan`. While that prepares, what is compiled, compared, timed or left to the original
+calls is noted for it; once it is sealed, the same raises NotPrepared. Other calls do not notice.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from threading import local
 from typing import cast
 
 import torch
@@ -18,6 +22,7 @@ from ..compiler.compiled_region import Carried, Fused
 from ..egraph.terms.sizes import value_of
 from ..egraph.terms.term import Term
 from ..egraph.terms.traversal import all_dims, subterms
+from ..errors import NotPrepared
 from ..graph.program import Meta
 from ..lowering.plan.records import Plan, Store
 
@@ -115,3 +120,47 @@ def _divisors(stores: Sequence[Store]) -> set[str]:
     nodes = {node for store in stores for node in subterms(store.term)}
     divisors: set[Term] = {node.args[1] for node in nodes if node.op in ("floordiv", "mod")}
     return {node.attrs[0] for divisor in divisors for node in subterms(divisor) if node.op == "size"}
+
+
+# Calls of `onepass.plan` ----------------------------------------------------------------------------------------------
+
+
+class PlannedCalls:
+    """What the calls of one plan met: how often something was prepared, and why original calls ran."""
+
+    def __init__(self) -> None:
+        self.sealed = False
+        self.prepared = 0
+        self.fallbacks: list[str] = []
+
+
+class _Calling(local):
+    planned: PlannedCalls | None = None
+
+
+CALLING = _Calling()  # `planned`: of the plan whose call this thread runs
+
+
+def prepares(what: str) -> None:
+    """Notes that something is compiled, compared or timed. Raises NotPrepared in a call of a sealed plan."""
+    planned = CALLING.planned
+    if planned is None:
+        return
+    if planned.sealed:
+        raise NotPrepared(f"{what} would be compiled, compared or timed, and this plan's calls do none of it")
+    planned.prepared += 1
+
+
+def falls_back(reason: str) -> None:
+    """Notes that original calls run for this reason. Raises NotPrepared in a call of a sealed plan."""
+    planned = CALLING.planned
+    if planned is None:
+        return
+    if planned.sealed:
+        raise NotPrepared(f"the original calls would run: {reason}")
+    planned.fallbacks.append(reason)
+
+
+def is_sealed() -> bool:
+    """Whether this thread runs a call of a sealed plan."""
+    return CALLING.planned is not None and CALLING.planned.sealed

@@ -25,8 +25,7 @@ from . import executors, library_choice
 from .background import COMPILES
 from .compare_results import RoundingFacts, computed_dtypes, mismatch, moved, undecided
 from .measurements import Measured
-from .planned_calls import falls_back, is_sealed, prepares
-from .region_call import RegionCall, Tensors, call_of, unfit
+from .region_call import RegionCall, Tensors, call_of, falls_back, is_sealed, prepares, unfit
 
 MAX_UNDECIDED_COMPARISONS = 8  # after which a kernel counts as wrong
 MAX_SHORT_OF_MEMORY = 8  # attempts in a row, after which an executor that lacks memory counts as failed

@@ -5,7 +5,10 @@ import math
 import pytest
 import torch
 
+import onepass
+from onepass import process_state
 from onepass.api.backend import onepass_backend
+from onepass.errors import NotPrepared
 from tests.variants import relative
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -212,6 +215,51 @@ def test_few_rows_against_a_long_cache(rows, group, width, columns, dtype):
         graph.replay()
         exact, eager = _step(*(x.double() for x in (q, k, v)), lengths), _step(q, k, v, lengths)
         assert (result - exact).abs().max() <= 2 * (eager - exact).abs().max() + 1e-3
+
+
+def _paged(q, cache_k, cache_v, table, lengths):
+    """One token of each sequence against the pages that a table names, as far as its length."""
+    k, v = (cache[table].flatten(1, 2).transpose(1, 2) for cache in (cache_k, cache_v))
+    return _step(q, k, v, lengths)
+
+
+@pytest.mark.parametrize("inner", ["eager", "inductor"])
+@pytest.mark.parametrize("libraries", [False, True], ids=["kernels", "rivals"])
+def test_the_first_call_of_a_plan_is_captured(inner, libraries):
+    """Everything was prepared before: the graph has kernels, and follows the tensors' contents."""
+    torch.manual_seed(11)
+    torch._dynamo.reset()
+    half = {"device": "cuda", "dtype": torch.bfloat16}
+    caches = [torch.randn(400, 16, 2, 64, **half) for _ in range(2)]
+    inputs = [torch.randn(4, 8, 1, 64, **half), *caches, torch.randint(400, (4, 150), device="cuda")]
+    inputs.append(torch.tensor([2400, 1, 17, 900], device="cuda"))
+    prepared = onepass.plan(_paged, *inputs, inner=inner, libraries=libraries)
+    assert prepared.report.fused == 1 and "by " in repr(prepared)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = prepared(*inputs)
+    for seed, lengths in enumerate(([1, 2400, 300, 16], [2399, 15, 1, 2400])):
+        torch.manual_seed(seed)
+        for x in inputs[:3]:
+            x.copy_(torch.randn_like(x))
+        inputs[3].copy_(torch.randint(400, (4, 150), device="cuda"))
+        inputs[4].copy_(torch.tensor(lengths, device="cuda"))
+        graph.replay()
+        exact = _paged(*(x.double() if x.is_floating_point() else x for x in inputs))
+        own = (_paged(*inputs).double() - exact).abs().max()
+        assert (result.double() - exact).abs().max() <= 2 * own + 1e-3
+        assert (prepared(*inputs).double() - exact).abs().max() <= 2 * own + 1e-3
+
+
+def test_what_a_plan_lacks_raises_while_a_graph_is_captured():
+    torch._dynamo.reset()
+    q, k, v = (torch.randn(2, 4, 512, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    prepared = onepass.plan(_attention("causal"), q, k, v, inner="eager", libraries=False)
+    process_state.forget("runners")
+    with pytest.raises(NotPrepared, match="would be compiled, compared or timed"):
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            prepared(q + 1, k, v)
+    torch.cuda.synchronize()
 
 
 def test_latent_rows_are_not_raised_for_one_query():
