@@ -34,8 +34,6 @@ def _variation(kernel: Kernel) -> str:
         return f"{kernel.name} adds up elements of several rows"
     if any(state.monoid == "prod" for loop in kernel.loops for state in loop.accumulators):
         return f"{kernel.name} multiplies up elements of a loop, and a product of many has no exact form"
-    if any(state.monoid == "sum" and state.gauge is None for loop in kernel.loops for state in loop.accumulators):
-        return f"{kernel.name} adds elements of a loop that no softmax weighs, so bits may depend on the whole call"
     return ""
 
 

@@ -94,12 +94,17 @@ def window(q, k, v, lengths, heads):
     return (scores + slope).masked_fill(~(kept(s) & (behind < 40)), -math.inf).softmax(-1) @ v
 
 
+def sigmoids(q, k, v, lengths, heads):
+    scores, v = scores_of(s := Sequences(q, k, v, lengths, heads))
+    return (torch.sigmoid(scores + heads.to(q.dtype)[:, None, None]) * kept(s)) @ v
+
+
 def paged(q, kc, vc, table, lengths, heads):
     k, v = (c[table].flatten(1, 2).transpose(1, 2) for c in (kc, vc))
     return plain(q, k, v, lengths, heads)
 
 
-PROGRAMS = {one.__name__: one for one in (plain, softcap, sinks, window, paged)}
+PROGRAMS = {one.__name__: one for one in (plain, softcap, sinks, window, sigmoids, paged)}
 
 
 def inputs_of(name: str, s: Sequences, random: Random) -> tuple[Tensor, ...]:
