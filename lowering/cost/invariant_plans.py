@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ...egraph.terms.term import Term
-from ...egraph.terms.traversal import subterms
+from ...egraph.terms.term import Dim, Term
+from ...egraph.terms.traversal import reduces, subterms
+from ..analysis.nested_sums import reductions
 from ..plan.queries import roots
 from ..plan.records import Kernel, NotPlannable, Plan, Store
 from ..plan.thresholds import KEYS_OF_A_PIECE
@@ -34,9 +35,20 @@ def _variation(kernel: Kernel) -> str:
         return f"{kernel.name} adds up elements of several rows"
     if any(state.monoid == "prod" for loop in kernel.loops for state in loop.accumulators):
         return f"{kernel.name} multiplies up elements of a loop, and a product of many has no exact form"
-    if any(state.monoid == "sum" and state.gauge is None for loop in kernel.loops for state in loop.accumulators):
-        return f"{kernel.name} adds elements of a loop that no softmax weighs, so bits may depend on the whole call"
+    if not kernel.loops and (short := next(filter(None, map(_sum_without_pieces, roots(kernel))), None)):
+        why = "which is short enough for one tile and so has no pieces: let its size be dynamic"
+        return f"{kernel.name} sums scores over {short}, {why}"
     return ""
+
+
+def _sum_without_pieces(root: Term) -> Dim | None:
+    """A dim over which scores are summed where a kernel has no loop at all: a longer call would have pieces of it.
+
+    A softmax is a loop however short it is. Example: Σ_j sigmoid(Σ_d q · k) · v over 50 keys.
+    """
+    sums = (node for node in reductions([root]) if node.attrs[0] == "sum" and node.dtype != "int64")
+    held = (node for node in sums if any(node.attrs[1] in inner.dims for inner in reduces(node.args[0])))
+    return next((node.attrs[1] for node in held), None)
 
 
 def described(piece: int) -> str:

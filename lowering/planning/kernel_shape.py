@@ -177,8 +177,13 @@ def _is_carried(facts: DimFacts, dim: Dim) -> bool:
 
 
 def _by_state_and_size(facts: DimFacts, dim: Dim) -> tuple:
-    """First a dim of the states, then none beside the loop, then the longest, then the one that lies innermost."""
-    return dim in facts.state, dim not in facts.beside, size_key(dim), facts.order.index(dim)
+    """First a dim of the scores, then none beside the loop, then the longest, then the one that lies innermost.
+
+    Scores are states, or products inside of the sums: also one row of them is the row, so that a decode step has the
+    shape, and the arithmetic, of a prefill.
+    """
+    scores = dim in facts.state or dim in facts.multiplied
+    return scores, dim not in facts.beside, size_key(dim), facts.order.index(dim)
 
 
 def _by_least_work(facts: DimFacts, dim: Dim) -> tuple:

@@ -3,6 +3,8 @@
 A batch is called as a whole, one sequence at a time, in another order, with its queries cut in chunks, and with a
 buffer of keys of another length, behind whose lengths there is anything. `python -m tests.fuzz.invariance --count 1000`
 counts the batches of which some row differs, and `--without` those that differ where the option is not set.
+`--device cuda --executor triton` runs the kernels as they are; on a CPU they run in Triton's interpreter, with small
+tiles and pieces.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ from onepass.lowering.plan.kernel_config import TritonConfig
 from tests.fuzz import batches
 
 SLOTS, BATCHES_OF_A_PROGRAM = 16, 100
+Way = tuple[str, list["Sequences"], Callable[[list[Tensor]], Tensor]]
+LEAST_KEYS = {"sigmoids": 2}  # of a buffer: a size of 1 is no symbol, and one key that no softmax weighs has no loop
 
 
 @dataclass(frozen=True)
@@ -53,14 +57,14 @@ class Sequences:
 
 def _within(x: Tensor, length: int, anything: Callable[[tuple[int, ...]], Tensor]) -> Tensor:
     shape = (*x.shape[:2], max(0, length - x.shape[2]), x.shape[3])
-    return torch.cat([x[:, :, :length], anything(shape).to(x.dtype)], 2)
+    return torch.cat([x[:, :, :length], anything(shape).to(x)], 2)
 
 
 # Programs -------------------------------------------------------------------------------------------------------------
 
 
 def kept(s: Sequences) -> Tensor:
-    i, j = torch.arange(s.q.shape[2]), torch.arange(s.k.shape[2])
+    i, j = (torch.arange(x.shape[2], device=x.device) for x in (s.q, s.k))
     return j <= (s.lengths[:, None] - s.q.shape[2] + i)[:, None, :, None]
 
 
@@ -88,10 +92,15 @@ def sinks(q, k, v, lengths, heads):
 
 def window(q, k, v, lengths, heads):
     scores, v = scores_of(s := Sequences(q, k, v, lengths, heads))
-    i, j = torch.arange(q.shape[2]), torch.arange(k.shape[2])
+    i, j = (torch.arange(x.shape[2], device=x.device) for x in (q, k))
     behind = (lengths[:, None] - q.shape[2] + i)[:, None, :, None] - j
     slope = -heads.abs().to(q.dtype)[:, None, None] * behind
     return (scores + slope).masked_fill(~(kept(s) & (behind < 40)), -math.inf).softmax(-1) @ v
+
+
+def sigmoids(q, k, v, lengths, heads):
+    scores, v = scores_of(s := Sequences(q, k, v, lengths, heads))
+    return (torch.sigmoid(scores + heads.to(q.dtype)[:, None, None]) * kept(s)) @ v
 
 
 def paged(q, kc, vc, table, lengths, heads):
@@ -99,7 +108,7 @@ def paged(q, kc, vc, table, lengths, heads):
     return plain(q, k, v, lengths, heads)
 
 
-PROGRAMS = {one.__name__: one for one in (plain, softcap, sinks, window, paged)}
+PROGRAMS = {one.__name__: one for one in (plain, softcap, sinks, window, sigmoids, paged)}
 
 
 def inputs_of(name: str, s: Sequences, random: Random) -> tuple[Tensor, ...]:
@@ -108,11 +117,12 @@ def inputs_of(name: str, s: Sequences, random: Random) -> tuple[Tensor, ...]:
         return s.q, s.k, s.v, s.lengths, s.heads
     batch, groups, length, width = s.k.shape
     pages = -(-length // SLOTS)
-    places = torch.tensor(random.sample(range(batch * pages + 3), batch * pages)).view(batch, pages)
+    places = torch.tensor(random.sample(range(batch * pages + 3), batch * pages), device=s.k.device)
+    places = places.view(batch, pages)
     caches = []
     for x in (s.k, s.v):
         padded = torch.cat([x, x.new_zeros(batch, groups, pages * SLOTS - length, width)], 2)
-        cache = torch.randn(batch * pages + 3, SLOTS, groups, width).to(x.dtype)
+        cache = torch.randn(batch * pages + 3, SLOTS, groups, width).to(x)
         cache[places] = padded.transpose(1, 2).unflatten(1, (pages, SLOTS))
         caches.append(cache)
     return s.q, *caches, places, s.lengths, s.heads
@@ -131,15 +141,23 @@ class Form:
     width: int
     dtype: torch.dtype
 
+    @property
+    def least_keys(self) -> int:
+        """The fewest keys of a buffer."""
+        return LEAST_KEYS.get(self.name, 1)
+
     @classmethod
     def random(cls, random: Random) -> Form:
         shape = random.choice((1, 2, 3)), random.choice((1, 1, 2, 4)), random.choice((16, 24, 32))
         return cls(random.choice(list(PROGRAMS)), *shape, random.choice((torch.float32, torch.bfloat16)))
 
 
-def draw(random: Random, form: Form, longest: int) -> Sequences:
-    """A batch of some sequences, of which some are empty, short or as long as the buffer; some scores are large."""
-    batch, length = random.randint(1, 5), random.randint(1, longest)
+def draw(random: Random, form: Form, longest: int, device: str = "cpu") -> Sequences:
+    """A batch of some sequences, of which some are empty, short or as long as the buffer; some scores are large.
+
+    It is drawn on the CPU: each device has the same batches.
+    """
+    batch, length = random.randint(1, 5), random.randint(form.least_keys, longest)
     rows = min(random.choice((1, 1, 2, 3, random.randint(4, 90))), length)
     lengths = [random.choice((length, random.randint(0, length), rows, random.randint(rows, length)))] * batch
     lengths = [random.choice((n, random.randint(rows, length))) for n in lengths]
@@ -147,10 +165,10 @@ def draw(random: Random, form: Form, longest: int) -> Sequences:
     make = lambda heads, n: (torch.randn(batch, heads, n, form.width) * random.choice((0.3, 1, 4))).to(form.dtype)
     heads = form.groups * form.shared
     tensors = make(heads, rows), make(form.groups, length), make(form.groups, length)
-    return Sequences(*tensors, torch.tensor(lengths), torch.randn(heads))
+    return Sequences(*(x.to(device) for x in (*tensors, torch.tensor(lengths), torch.randn(heads))))
 
 
-def other_ways(s: Sequences, random: Random) -> Iterator[tuple[str, list[Sequences], Callable[[list[Tensor]], Tensor]]]:
+def other_ways(form: Form, s: Sequences, random: Random) -> Iterator[Way]:
     """Other ways to call a batch: what it is called, the calls, and how their results make the whole result."""
     batch, rows = s.q.shape[0], s.q.shape[2]
     anything = lambda shape: torch.randn(shape) * random.choice((1.0, 1e4))
@@ -158,7 +176,7 @@ def other_ways(s: Sequences, random: Random) -> Iterator[tuple[str, list[Sequenc
     yield "one by one", [s.of([b]) for b in range(batch)], torch.cat
     order = random.sample(range(batch), batch)
     yield "in another order", [s.of(order)], lambda found: found[0][torch.tensor(order).argsort()]
-    most = max(int(s.lengths.max()), 1)
+    most = max(int(s.lengths.max()), form.least_keys)
     yield "in a shorter buffer", [s.within(most, anything)], lambda found: found[0]
     longer = s.within(s.k.shape[2] + random.randint(1, 150), anything)
     yield "in a longer buffer", [longer], lambda found: found[0]
@@ -176,7 +194,7 @@ def differs(form: Form, call: Callable[..., Tensor], s: Sequences, random: Rando
     """How a batch that is called in another way differs; "" if it does not."""
     ask = lambda one: call(*inputs_of(form.name, one, random))
     whole = ask(s)
-    for way, calls, joined in other_ways(s, random):
+    for way, calls, joined in other_ways(form, s, random):
         if not same_bits(whole, joined([ask(one) for one in calls])):
             return way
     return ""
@@ -220,19 +238,20 @@ def small_kernels(random: Random) -> ExitStack:
 
 
 @torch.no_grad()
-def run(count: int, seed: int, executor: str = "tiled", invariant: bool = True) -> list[str]:
+def run(count: int, seed: int, executor: str = "tiled", invariant: bool = True, device: str = "cpu") -> list[str]:
     """Which of so many random batches differ. Programs take turns, and each is called with several of them."""
     found, random = [], Random(seed)
+    interpreted = executor == "triton" and device == "cpu"
     with ExitStack() as stack:
         stack.enter_context(shape_config.patch(use_duck_shape=False))
         stack.enter_context(dynamo_config.patch(recompile_limit=1000, accumulated_recompile_limit=10000))
-        if executor == "triton":
+        if interpreted:
             stack.enter_context(small_kernels(random))
         for numbers in batches.turns(count, BATCHES_OF_A_PROGRAM):
             form = Form.random(random)
             call = compiled(form, executor, invariant)
             for number in numbers:
-                s = draw(random, form, 200 if executor == "triton" else 1300)
+                s = draw(random, form, 200 if interpreted else 1300, device)
                 if said := differs(form, call, s, random):
                     sizes = f"{list(s.q.shape)} {s.lengths.tolist()}"
                     found.append(f"{form}, batch {number} of seed {seed}, {sizes}: {said}")
@@ -242,8 +261,9 @@ def run(count: int, seed: int, executor: str = "tiled", invariant: bool = True) 
 def main() -> int:
     parser = batches.parser(__doc__)
     parser.add_argument("--without", action="store_true", help="without the option")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     asked = parser.parse_args()
-    found = run(asked.count, asked.seed, asked.executor, not asked.without)
+    found = run(asked.count, asked.seed, asked.executor, not asked.without, asked.device)
     return batches.exit_status(found, asked.count, "differ")
 
 
