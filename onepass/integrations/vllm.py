@@ -87,7 +87,7 @@ class VllmAttention(AttentionImpl):
             raise InputError(f"attention of type {kind} with a cache of {self.kv_cache_dtype}: onepass has none for vLLM")
         window = self.window
         self._run = compile(
-            lambda *tensors, rows: paged(*tensors, rows=rows, window=window, variant=variant), **OPTIONS
+            lambda *tensors, rows: paged(*tensors, rows=rows, window=window, variant=variant), dynamic=True, **OPTIONS
         )
         self._bias: torch.Tensor | None = None
 
@@ -116,11 +116,8 @@ class VllmAttention(AttentionImpl):
                 write(cache, new[:count], facts.slot_mapping[:count])
         if self.slopes is not None and self._bias is None:
             self._bias = torch.tensor(self.slopes, dtype=torch.float32, device=query.device)
-        query = query[:count].view(count, self.num_heads, -1)
-        batch = facts.block_table_tensor, facts.seq_lens, facts.query_start_loc
-        for tensor in (query, *batch):  # heads, slots and widths are those of the model
-            torch._dynamo.maybe_mark_dynamic(tensor, 0)
-        found = self._run(query, *caches, *batch, self._bias, self.sinks, rows=facts.max_query_len)
+        tensors = facts.block_table_tensor, facts.seq_lens, facts.query_start_loc, self._bias, self.sinks
+        found = self._run(query[:count].view(count, self.num_heads, -1), *caches, *tensors, rows=facts.max_query_len)
         output[:count].view(found.shape).copy_(found)
         return output
 

@@ -17,9 +17,6 @@ from tests.support.vllm_stand_in import CLASSES, Server, StandInEnum
 
 pytestmark = [pytest.mark.usefixtures("fresh"), pytest.mark.filterwarnings("ignore")]
 HEADS, GROUPS, WIDTH, SLOTS, WORDS, LAYERS = 4, 2, 8, 4, 50, 2
-STEPS = [  # new tokens of each sequence, and padded sequences
-    ({0: 5, 1: 1}, 0), ({0: 2, 1: 1, 2: 6}, 1), ({2: 5, 0: 1, 1: 1}, 0), ({0: 1, 1: 1, 2: 1}, 2),
-]  # fmt: skip
 VARIANTS = {
     "plain": {},
     "window and softcap": {"sliding_window": 5, "logits_soft_cap": 3.0},
@@ -88,7 +85,7 @@ def test_served_tokens_are_those_of_eager(plugin, name):
     server = Server(backend, LAYERS, (SLOTS, GROUPS, WIDTH))
     texts = {n: torch.randint(0, WORDS, (length,)).tolist() for n, length in enumerate((7, 1, 11))}
     done = dict.fromkeys(texts, 0)
-    for counts, padded in STEPS:
+    for counts, padded in (({0: 5, 1: 1}, 0), ({0: 2, 1: 1, 2: 6}, 1), ({2: 5, 0: 1, 1: 1}, 0), ({0: 1, 1: 1, 2: 1}, 2)):
         facts = server.step(counts, padded)
         given = [t for n, count in counts.items() for t in texts[n][done[n] : done[n] + count]]
         assert len(given) == sum(counts.values())
