@@ -80,10 +80,17 @@ def _with_scales_of_keys(
     into_y = _extends(y_power, x) and not _extends(x_power, y)
     if into_y:
         x, y, y_power = y, x, x_power
+    x = torch.where(_absent(y, x, axis, apart), 0.0, x)  # a masked key's weight shall not count in a row's power of two
     x, y = _scaled(x, y_power), _scaled(y, -y_power)
     power = _exponent(x, (axis,))
     x = _scaled(x, -power)
     return (y, x, power) if into_y else (x, y, power)
+
+
+def _absent(x: torch.Tensor, other: torch.Tensor, axis: int, apart: frozenset[int]) -> torch.Tensor:
+    """Where every element of a key is 0 in this factor, so that the other one's may be anything."""
+    axes = _shared_axes(x, other, axis, apart)
+    return (x == 0).all(dim=axes, keepdim=True) if axes else x == 0
 
 
 def _shared_axes(x: torch.Tensor, other: torch.Tensor, axis: int, apart: frozenset[int]) -> tuple[int, ...]:

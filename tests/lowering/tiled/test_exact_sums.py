@@ -44,6 +44,17 @@ def test_a_row_has_the_bits_that_it_has_alone(dtype):
     assert torch.equal(sums(weights, noise), mixed)
 
 
+def test_keys_without_values_may_have_any_weights():
+    """Their weights do not count in a row's power of two: a mask may stand before the values, or before the weights."""
+    torch.manual_seed(0)
+    weights, v = torch.rand(3, 17, 40) * 1e-3, torch.randn(3, 40, 24)
+    v[:, 25:] = 0
+    noise = weights.clone()
+    noise[:, :, 25:] = 1e6 * torch.rand(3, 17, 15)
+    assert torch.equal(sums(noise, v), sums(weights[:, :, :25], v[:, :25]))
+    assert torch.equal(sums(noise, v), sums(weights, v))
+
+
 def test_it_is_closer_to_the_sum_than_a_matrix_product_is():
     torch.manual_seed(0)
     q, k = torch.randn(2, 64, 128), torch.randn(2, 300, 128)
