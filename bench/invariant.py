@@ -23,7 +23,7 @@ from torch import Tensor
 import onepass
 from bench.paged_decode import attend, captured, paged
 from onepass.bench.results import write_rows
-from onepass.bench.timing import Call, ContestantResult, in_turns
+from onepass.bench.timing import Call, ContestantResult, in_turns, said
 
 ROUNDS = 5
 CHECKED = 2  # sequences, and last rows, that are compared with float64
@@ -124,7 +124,7 @@ def measured(name: str, sizes: Sizes, rounds: int = ROUNDS) -> list[dict[str, ob
             wrong[contestant] = float((found - problem.right).abs().max())
         except Exception as error:
             calls.pop(contestant, None)
-            failed[contestant] = f"{type(error).__name__}: {error}".splitlines()[0][:120]
+            failed[contestant] = said(error)
     taken = in_turns(calls, rounds, dict.fromkeys(calls, ContestantResult()))
     times = {contestant: statistics.median(t) for contestant, t in taken.items() if t}
     where = torch.cuda.get_device_name() if sizes.device == "cuda" else "a CPU"

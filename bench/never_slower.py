@@ -46,6 +46,16 @@ def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1) @ v
 
 
+def packed_heads(heads: int, width: int) -> Callable[[Tensor], Tensor]:
+    """Attention over the axis before the last one, which holds queries, keys and values of all heads."""
+
+    def run(qkv: Tensor) -> Tensor:
+        q, k, v = qkv.unflatten(-1, (3, heads, width)).movedim(-3, 0).transpose(-3, -2)
+        return attend(q, k, v).transpose(-3, -2).flatten(-2)
+
+    return run
+
+
 @program
 def swin():
     """Shifted windows of 7 x 7: a bias by a table, and a mask of 64 kinds of windows."""
@@ -68,23 +78,13 @@ def swin():
 @program
 def swin_plain():
     """Windows without bias and mask."""
-
-    def run(qkv: Tensor) -> Tensor:
-        q, k, v = qkv.view(*qkv.shape[:2], 3, 4, 32).permute(2, 0, 3, 1, 4)
-        return attend(q, k, v).transpose(1, 2).flatten(2)
-
-    return run, [drawn(4096, 49, 384)]
+    return packed_heads(4, 32), [drawn(4096, 49, 384)]
 
 
 @program
 def space():
-    """Attention within each frame of a video; heads are an axis of the packed projection."""
-
-    def run(qkv: Tensor) -> Tensor:
-        q, k, v = qkv.unflatten(-1, (3, 12, 64)).permute(3, 0, 1, 4, 2, 5)
-        return attend(q, k, v).transpose(2, 3).flatten(3)
-
-    return run, [drawn(8, 8, 196, 2304)]
+    """Attention within each frame of a video."""
+    return packed_heads(12, 64), [drawn(8, 8, 196, 2304)]
 
 
 @program
@@ -111,23 +111,13 @@ def last_stride_three():
 @program
 def axial():
     """Rows of an image, of 64 pixels each."""
-
-    def run(qkv: Tensor) -> Tensor:
-        q, k, v = qkv.unflatten(-1, (3, 8, 32)).permute(3, 0, 1, 4, 2, 5)
-        return attend(q, k, v).transpose(2, 3).flatten(3)
-
-    return run, [drawn(16, 64, 64, 768)]
+    return packed_heads(8, 32), [drawn(16, 64, 64, 768)]
 
 
 @program
 def vision():
     """A vision transformer's layer."""
-
-    def run(qkv: Tensor) -> Tensor:
-        q, k, v = qkv.unflatten(-1, (3, 12, 64)).permute(2, 0, 3, 1, 4)
-        return attend(q, k, v).transpose(1, 2).flatten(2)
-
-    return run, [drawn(64, 197, 2304)]
+    return packed_heads(12, 64), [drawn(64, 197, 2304)]
 
 
 @program

@@ -25,7 +25,7 @@ from torch import Tensor
 
 import onepass
 from onepass.bench.results import write_rows
-from onepass.bench.timing import Call, ContestantResult, in_turns
+from onepass.bench.timing import Call, ContestantResult, in_turns, said
 
 SEQUENCES, HEADS, KEY_HEADS, WIDTH = 32, 32, 8, 128
 KEYS = 3500  # of a sequence on average
@@ -161,7 +161,7 @@ def measured(slots: int, lengths: str) -> list[dict[str, object]]:
                 wrong[key] = float((calls[key]()[:CHECKED].double() - right).abs().max())
             except Exception as error:
                 calls.pop(key, None)
-                failed[key] = f"{type(error).__name__}: {error}".splitlines()[0][:120]
+                failed[key] = said(error)
     times = in_turns(calls, ROUNDS, dict.fromkeys(calls, ContestantResult()))
     rows = []
     for key in (key for contestant in CONTESTANTS for key in _keys(contestant)):

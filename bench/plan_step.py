@@ -22,7 +22,7 @@ from torch import Tensor
 import onepass
 from bench.paged_decode import CHECKED, KEY_HEADS, SEQUENCES, WIDTH, Cache, attend, paged, paged_sdpa
 from onepass.bench.results import write_rows
-from onepass.bench.timing import Call, ContestantResult, in_turns
+from onepass.bench.timing import Call, ContestantResult, in_turns, said
 
 ROUNDS, HOST_CALLS = 5, 300
 FIELDS = (
@@ -118,7 +118,7 @@ def measured(slots: int, lengths: str) -> list[dict[str, object]]:
             rows[name] = numbers | {"allocated_bytes": allocated, "error": error, "where": torch.cuda.get_device_name()}
             calls[name] = replay
         except Exception as error:
-            rows[name] = {"where": f"{type(error).__name__}: {error}".splitlines()[0][:160]}
+            rows[name] = {"where": said(error)}
     for name, taken in in_turns(calls, ROUNDS, dict.fromkeys(calls, ContestantResult())).items():
         rows[name]["milliseconds"] = statistics.median(taken)
     print(f"{slots} slots a page, lengths {lengths}: {size / 2**20:.0f} MiB of keys and values", flush=True)

@@ -2,8 +2,8 @@
 
 Memory is read in sectors of 32 bytes. Example: a tile over i and j of a tensor [b, i, j, h] uses one number of each
 sector, and every head reads all sectors again. The copy has j next to j. So it is with a tile over i and d of queries,
-keys and values that are packed as [.., i, d, 3]. And rows that do not begin at multiples of 16 bytes are read number by
-number, as a bias of 49 x 49 is; those of a copy do. A copy is made only where it saves much.
+keys and values that are packed as [.., i, d, 3]. Rows that do not begin at multiples of 16 bytes, as those of a 49 x 49
+bias, are read number by number; the rows of a copy begin at such multiples. A copy is made only where it saves much.
 """
 
 from __future__ import annotations

@@ -39,8 +39,11 @@ _OF_GRAPHS: dict[int, torch.Tensor] = {}  # by address: what a captured launch r
 
 
 def keep_for_graphs(tables: Sequence[torch.Tensor]) -> None:
-    """Keeps tables for as long as the process lives, if the launch that reads them is being captured: a graph holds
-    their addresses, and nobody says when it is gone. A launch itself is let go when its region meets many sizes."""
+    """Keeps tables for as long as the process lives, if the launch that reads them is being captured.
+
+    A graph holds their addresses, and nothing tells when it is gone. The launch, which owns them, may go earlier: a
+    region keeps a limited number of kinds of calls ready.
+    """
     if tables and capturing(tables[0].device):
         _OF_GRAPHS.update((table.data_ptr(), table) for table in tables)
 

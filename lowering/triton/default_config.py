@@ -28,7 +28,7 @@ MAX_SPILLED_REGISTERS = 128  # that a thread may keep in memory: good kernels ke
 CARRIED_FLOATS = 128  # float32 numbers of accumulators that a thread keeps
 TILE_FLOATS = 64  # float32 numbers of a tile of three dims that a thread keeps, without accumulators
 PAIR_ELEMENTS = 2048  # elements of accumulators beside scores that are folded one position at a time
-ELEMENTS_OF_A_WARP = 1024  # of a tile of rows: measured on one H100, rows of 8 took 0.66 of the time with 1 warp of 4
+ELEMENTS_OF_A_WARP = 1024  # of a tile of rows: measured on one H100, 8 rows with 1 warp took 0.66 of the time of 4
 SHARED_ELEMENTS = 65536  # elements of one tensor that a row tile keeps in shared memory
 BYTES_OF_A_LOAD = 2**15  # of a loop tile where rows are few: more would not be read any faster
 

@@ -129,9 +129,9 @@ def _seconds(call: Callable[[], object]) -> float:
     return statistics.median(took)
 
 
-def candidates(options: Mapping[str, object]) -> Iterator[tuple[str, dict[str, object]]]:
+def candidates(options: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """The laws that the last compiled function used, the user's first: a name, and the options that leave it out."""
-    rules = list(options.get("rules", ()))  # type: ignore[call-overload]
+    rules = list(options.get("rules", ()))
     used = {step.rule for report in reports() for region in report.regions for step in region.derivation}
     for rule in rules:
         yield f"rule {rule.name}", {**options, "rules": [other for other in rules if other is not rule]}
@@ -139,7 +139,7 @@ def candidates(options: Mapping[str, object]) -> Iterator[tuple[str, dict[str, o
 
     for law in ALL:
         if law.name in used and law not in rules:
-            left = [*options.get("without", ()), law.name]  # type: ignore[misc]
+            left = [*options.get("without", ()), law.name]
             yield f"law {law.name}", {**options, "without": left}
 
 

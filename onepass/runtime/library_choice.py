@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 from types import MappingProxyType
 
@@ -46,8 +46,10 @@ def rivals(found: Fused, tensors: Tensors, call: RegionCall) -> dict[str, execut
     return known
 
 
-def least_seconds(found: Fused, tensors: Tensors, call: RegionCall) -> dict[str, float]:
-    """Seconds that a rival takes at least, by name, for those that take long to try: its bytes take that long."""
+def least_seconds(found: Fused, names: Collection[str], tensors: Tensors, call: RegionCall) -> dict[str, float]:
+    """Seconds that the rivals of these names take at least, for those that take long to try: moving their bytes."""
+    if executors.COMPILED not in names:
+        return {}
     moved = least_bytes(found.program, call.sizes)
     return {executors.COMPILED: moved / _bytes_per_second(tensors[0].device)}
 

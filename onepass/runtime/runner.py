@@ -179,7 +179,7 @@ class Runner:
             self.seen.add(size)
             return False
         ready, wrong = self._ready_rivals(others, tensors, call), self._wrong(results, tensors)
-        least = library_choice.least_seconds(self.found, tensors, call)
+        least = library_choice.least_seconds(self.found, ready, tensors, call)
         self.choices[size] = library_choice.fastest(run, ready, tensors, wrong, least)
         disk_cache.update(self.found.key, choices=self.choices)
         return not self.choices[size][0]

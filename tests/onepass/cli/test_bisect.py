@@ -1,7 +1,5 @@
 """bisect names the rule that makes numbers wrong, by leaving out parts and laws; without a difference it says so."""
 
-import textwrap
-
 import pytest
 import torch
 
@@ -12,37 +10,15 @@ from onepass.cli.commands import main
 from onepass.cli.inputs import TargetFunction
 from onepass.compiler.options import Options
 from onepass.errors import OptionError
+from tests.support.wrong_rule import written
 
 pytestmark = pytest.mark.usefixtures("fresh")
-WRONG = """
-    import torch
-    import onepass
-    from onepass.egraph.ops import tanh
-
-
-    @onepass.rule(trust=True)
-    def tanh_is_nothing(x):
-        \"\"\"tanh(x) = x\"\"\"
-        def right(x):
-            return x
-        return tanh(x), right
-
-
-    def attention(q, k, v):
-        return (torch.softmax(torch.tanh(q @ k.mT), -1) @ v).cos() + 1
-
-
-    def example_inputs():
-        return [torch.randn(1, 2, 40, 16) for _ in range(3)]
-"""
 INPUTS = tuple(torch.randn(1, 2, 40, 16, generator=torch.Generator().manual_seed(0)) for _ in range(3))
 
 
 @pytest.fixture
 def file(tmp_path):
-    path = tmp_path / "wrong.py"
-    path.write_text(textwrap.dedent(WRONG))
-    return path
+    return written(tmp_path)
 
 
 def attention(q, k, v):

@@ -9,12 +9,17 @@ from onepass.cli.bisect import EagerComparison
 from onepass.cli.commands import main
 from onepass.cli.inputs import TargetFunction
 from onepass.cli.target import rules_of
-from tests.onepass.cli.test_bisect import file  # noqa: F401
+from tests.support.wrong_rule import written
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
 
-def test_what_is_left_still_differs(file, tmp_path, capsys):  # noqa: F811
+@pytest.fixture
+def file(tmp_path):
+    return written(tmp_path)
+
+
+def test_what_is_left_still_differs(file, tmp_path, capsys):
     small = tmp_path / "small.py"
     assert main(["minify", f"{file}:attention", "--rules", str(file), "--out", str(small)]) == 1
     assert "4 calls" in capsys.readouterr().out
@@ -27,7 +32,7 @@ def test_what_is_left_still_differs(file, tmp_path, capsys):  # noqa: F811
     assert not EagerComparison(called).outcome(options).differs
 
 
-def test_a_program_without_a_difference_is_not_written(file, tmp_path, capsys):  # noqa: F811
+def test_a_program_without_a_difference_is_not_written(file, tmp_path, capsys):
     small = tmp_path / "small.py"
     assert main(["minify", f"{file}:attention", "--out", str(small)]) == 0
     assert "no difference was found" in capsys.readouterr().out and not small.exists()
