@@ -81,6 +81,18 @@ ARGUMENT = Message(
 NO_METADATA = Message(
     "OP113", "no metadata", "nothing is known about the value of {name}", "trace the graph with example inputs"
 )
+PACKAGED = Message(
+    "OP114",
+    "package",
+    "a package of AOTInductor may be loaded where no Python is, and onepass's operation is Python",
+    'GraphPass(aot="python") fuses it, for processes that import onepass.operator',
+)
+WRAPPED = Message(
+    "OP115",
+    "wrapper",
+    "with its option cpp_wrapper, Inductor cannot write a call of onepass's operation in C++",
+    "leave out cpp_wrapper",
+)
 
 # Finding: which nodes belong together ---------------------------------------------------------------------------------
 
@@ -373,6 +385,12 @@ INVARIANT_IN_TRAINING = Message(
     "invariant",
     "an invariant result has no gradients: those of keys are sums over queries",
     "call it under torch.no_grad(), or leave the option invariant out",
+)
+JOINT_GRAPH = Message(
+    "OP603",
+    "joint graph",
+    "joint_custom_pre_pass got a joint graph of forward and backward, as an input or a parameter wants a gradient",
+    "call the model under torch.no_grad() (eval() does not do that), or set pre_grad_custom_pass instead",
 )
 GRAPH_BREAK = Message(
     "OP701",

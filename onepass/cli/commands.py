@@ -12,7 +12,6 @@ import importlib
 import os
 import runpy
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
@@ -36,7 +35,7 @@ def run() -> NoReturn:
     Where no thread is left, nothing is freed first: for what torch has made that takes a second.
     """
     status = main()
-    if threading.active_count() > 1:
+    if len(sys._current_frames()) > 1:
         sys.exit(status)
     atexit._run_exitfuncs()
     sys.stdout.flush()
@@ -101,17 +100,20 @@ def _explain(chosen) -> int:
     from ..api.explain import explain, refuse_call
     from ..compiler.options import Options
     from ..errors import OptionError
-    from .inputs import InputChoice
+    from .inputs import InputChoice, from_afar
     from .target import TargetError, error_line, options_of, target
 
+    device, afar = from_afar(chosen.device)
     try:
         options = options_of(chosen)
         Options.read(options)
-        called = target(chosen.target, InputChoice(tuple(chosen.shape), chosen.dtype, chosen.device))
+        called = target(chosen.target, InputChoice(tuple(chosen.shape), chosen.dtype, device))
     except (TargetError, OptionError) as error:
         print(f"onepass explain: {error}", file=sys.stderr)
         return MISUSED
     _print_guessed("explain", called)
+    if afar:
+        print(f"onepass explain: {afar}", file=sys.stderr)
     try:
         asked: dict[str, Any] = {"options": options, "gradients": chosen.gradients, "tangents": chosen.tangents}
         keywords: dict[str, Any] = {**called.keywords}

@@ -13,11 +13,13 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._inductor.virtualized import V as graph_state
 from torch.nn.attention.flex_attention import flex_attention
 from torch.testing._internal.two_tensor import TwoTensor
 
 import onepass
 from onepass import messages
+from onepass.api.wrappers import left_as_written
 from onepass.errors import NotFused, Refusal
 from onepass.graph.trace import aten_graph, program_of
 from onepass.regions.region import Region
@@ -188,6 +190,18 @@ def invariant_in_training():
     return [Refusal(messages.INVARIANT_IN_TRAINING)]
 
 
+def joint_graph():
+    graph = torch.fx.Graph()
+    graph.output((graph.placeholder("tangents_1"),))
+    onepass.GraphPass()(graph)
+    return onepass.reports()[-1].refusals
+
+
+def packaged():
+    with graph_state.set_aot_compilation(True):
+        return left_as_written({}).refusals
+
+
 def on_two_devices():
     found = program_of(attend, Q, K, V)
     other = replace(found.inputs[0], meta=replace(found.inputs[0].meta, device="cuda"))
@@ -210,6 +224,9 @@ BY_HAND = {
     messages.NO_PLAN: without_a_kernel,
     messages.INVARIANT_IN_TRAINING: invariant_in_training,
     messages.DEVICES: on_two_devices,
+    messages.JOINT_GRAPH: joint_graph,
+    messages.PACKAGED: packaged,
+    messages.WRAPPED: lambda: left_as_written({"cpp_wrapper": True}).refusals,
 }
 
 # Tests ----------------------------------------------------------------------------------------------------------------
@@ -242,10 +259,11 @@ def test_codes_are_apart_and_every_message_is_used():
 
 
 def test_every_refusal_is_one_of_the_records():
-    """A Refusal is made from a record, never from a sentence in place."""
+    """A Refusal, or what a report says of one, is made from a record, never from a sentence in place."""
     for path in Path(messages.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            made = isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) == "Refusal"
+            name = getattr(node.func, "id", getattr(node.func, "attr", "")) if isinstance(node, ast.Call) else ""
+            made = name in ("Refusal", "Refused")
             assert not (made and node.args and isinstance(node.args[0], ast.Constant | ast.JoinedStr)), path
 
 
