@@ -367,6 +367,12 @@ BEYOND_TABLE = Message(
     "{call}: places from {first:.0f} to {last:.0f} are beyond a table of {size}",
     "clamp the places to the table; eager raises there, too",
 )
+PROBABILITIES_AS_LABELS = Message(
+    "OP438",
+    "operation",
+    "{call}: is supported for labels that are integers, of scores that are floats",
+    "write it as -(probabilities * scores.log_softmax(-1)).sum(-1)",
+)
 
 # Planning and gradients -----------------------------------------------------------------------------------------------
 
