@@ -48,7 +48,7 @@ PROGRAMS = {
     "cross entropy of a layer": lambda x, w, y: F.cross_entropy(F.linear(x, w), y, reduction="none"),
     "cross entropy, summed": lambda x, w, y: F.cross_entropy(_scores(x, w), y, reduction="sum"),
     "cross entropy, smoothed": lambda x, w, y: F.cross_entropy(_scores(x, w), y, label_smoothing=0.1),
-    "cross entropy, weighted": lambda x, w, y: F.cross_entropy(_scores(x, w), y, weight=w[:, 0].abs()),
+    "cross entropy, weighted": lambda x, w, y: F.cross_entropy(_scores(x, w), y, weight=w.detach()[:, 0].abs()),
     "cross entropy, some ignored": lambda x, w, y: F.cross_entropy(_scores(x, w), y, ignore_index=3),
     "likelihood": lambda x, w, y: F.nll_loss(_scores(x, w).log_softmax(-1), y),
     "contrast": _contrast,
