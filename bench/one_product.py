@@ -152,7 +152,7 @@ def with_gradients(run: Callable) -> Callable[..., tuple[Tensor, ...]]:
 
 
 def contestants(run: Callable) -> dict[str, Callable]:
-    own = lambda options: torch.compile(run, backend="onepass", options=options, dynamic=False)
+    own = lambda options: torch.compile(run, backend=onepass.onepass_backend, options=options, dynamic=False)
     made = {name: own(options) for name, options in OPTIONS.items()}
     return {"eager": run, "torch.compile": torch.compile(run, dynamic=False), **made}
 

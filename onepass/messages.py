@@ -374,7 +374,7 @@ BEYOND_TABLE = Message(
     "clamp the places to the table; eager raises there, too",
 )
 PROBABILITIES_AS_LABELS = Message(
-    "OP438",
+    "OP439",
     "operation",
     "{call}: is supported for labels that are integers, of scores that are floats",
     "write it as -(probabilities * scores.log_softmax(-1)).sum(-1)",
@@ -399,6 +399,13 @@ INVARIANT_IN_TRAINING = Message(
     "invariant",
     "an invariant result has no gradients: those of keys are sums over queries",
     "call it under torch.no_grad(), or leave the option invariant out",
+)
+ONE_PRODUCT_IN_TRAINING = Message(
+    "OP603",
+    "training",
+    "one product of which only reductions are read, and its gradients are needed: a plan would compute the product "
+    "again in each of its kernels, so Inductor compiles its forward and its backward",
+    'options={"inner": "eager"} fuses it',
 )
 GRAPH_BREAK = Message(
     "OP701",

@@ -170,7 +170,7 @@ def _grown(draft: _Draft, s: Survey, taken: Nodes) -> Region | None:
     behind = chain[: chain.index(output) + 1] if output is not main else []
     outputs = (output, *(n for n in growth.outputs if n is not main))
     region = with_cheap_inputs(growth.owned.union(behind), outputs, draft.anchor, s)
-    return replace(region, refusal=outputs_refusal(growth, region, s))
+    return replace(region, refusal=outputs_refusal(growth, region, s), one_product=draft.product is not None)
 
 
 def _views_behind(node: fx.Node, s: Survey) -> Iterator[fx.Node]:
@@ -214,6 +214,7 @@ def _union(first: Region, second: Region, taken: Nodes, s: Survey) -> Region | N
     if any(map(draws, new)) or _reads_result(first, second, new) or _reads_result(second, first, new):
         return None
     whole = with_cheap_inputs(growth.owned, growth.outputs, second.anchor, s)
+    whole = replace(whole, one_product=first.one_product and second.one_product)
     return None if refusal_to_move(whole, s) is not None else whole
 
 

@@ -103,7 +103,7 @@ def test_probabilities_as_labels_are_refused(monkeypatch):
     monkeypatch.setattr(reduced_products, "LEAST_ELEMENTS", 1)
     x, w, _ = inputs()
     report = onepass.explain(lambda x, w, p: F.cross_entropy(x @ w.T, p), x, w, torch.rand(70, 300).softmax(-1))
-    assert [r.code for r in report.refusals] == ["OP438"]
+    assert [r.code for r in report.refusals] == ["OP439"]
 
 
 def test_small_products_are_left_alone():
@@ -119,3 +119,26 @@ def test_scores_that_are_also_returned_stay(monkeypatch):
         return score, score.logsumexp(-1)
 
     assert not onepass.explain(both, *given).fused
+
+
+@pytest.mark.parametrize("name", ["contrast", "CLIP", "cross entropy of a layer"])
+def test_training_is_left_to_inductor(name, monkeypatch):
+    monkeypatch.setattr(reduced_products, "LEAST_ELEMENTS", 1)
+    found = onepass.explain(PROGRAMS[name], *inputs(), gradients=True)
+    assert not found.fused and {r.code for r in found.refusals} == {"OP603"}
+    with torch.no_grad():
+        assert onepass.explain(PROGRAMS[name], *inputs()).fused
+
+
+@pytest.mark.parametrize("name", ["contrast", "CLIP", "cross entropy of a layer", "logarithms and entropy"])
+def test_gradients_where_torch_does_not_compile_the_rest(name, monkeypatch):
+    x, w, y = inputs()
+    given = [t.clone().requires_grad_() for t in (x, w)]
+    right = [t.double().requires_grad_() for t in (x, w)]
+    found, _ = fused(PROGRAMS[name], *given, y, monkeypatch=monkeypatch)
+    _same(_gradients(found, given), _gradients(PROGRAMS[name](*right, y), right), 2e-5)
+
+
+def _gradients(results, of):
+    results = results if isinstance(results, tuple) else (results,)
+    return torch.autograd.grad(sum((r * r.detach().cos()).sum() for r in results), of)
