@@ -398,7 +398,10 @@ GRAPH_BREAK = Message(
 # Ranks ----------------------------------------------------------------------------------------------------------------
 
 RANKS_ONE_RESULT = Message(
-    "OP801", "ranks", "context_parallel takes a function with one result, a tensor", "return the attention's result alone"
+    "OP801",
+    "ranks",
+    "context_parallel takes a function with one result, a tensor",
+    "return the attention's result alone",
 )
 RANKS_ONE_SOFTMAX = Message(
     "OP802",

@@ -51,7 +51,8 @@ def context_parallel(
     proved that its states merge: one that reads places of keys, or reduces over keys in another way than by a softmax.
     """
     if not callable(function):
-        raise InputError(f"context_parallel takes a function or a module, and this is of type {type(function).__name__}")
+        kind = type(function).__name__
+        raise InputError(f"context_parallel takes a function or a module, and this is of type {kind}")
     if schedule is not None and schedule not in SCHEDULES:
         raise InputError(f"schedule is one of {', '.join(SCHEDULES)}, not {schedule!r}")
     axes = dict(QUERIES if queries is None else queries), dict(KEYS if keys is None else keys)
@@ -152,8 +153,8 @@ class ContextParallel:
                     raise InputError(f"{name} has {local[name].ndim} axes, so none is {axis}")
             found.append({numbers[name]: axis % local[name].ndim for name, axis in axes.items()})
         sides = Sides(*found)
-        for of, axes in zip(self._axes, found, strict=True):
-            lengths = {name: local[name].shape[axes[numbers[name]]] for name in of}
+        for names, shared in zip(self._axes, found, strict=True):
+            lengths = {name: local[name].shape[shared[numbers[name]]] for name in names}
             if len(set(lengths.values())) != 1:
                 raise InputError(f"parts of one sequence have one length, and these have {lengths}")
         return sides
@@ -203,7 +204,7 @@ class ContextParallel:
 
 
 class _Spread:
-    """Where tensors are: plain ones are this rank's parts; of DTensors, those are taken, and the result is a DTensor."""
+    """Where tensors are: plain ones are a rank's parts; of DTensors, those are taken, and the result is a DTensor."""
 
     def __init__(self, place: _Place, placements: Sequence[Placement] | None):
         self.place, self.placements = place, placements

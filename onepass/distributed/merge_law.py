@@ -8,7 +8,7 @@ is a function of the place in a shard; a mask by positions that travel with the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 
@@ -19,7 +19,7 @@ from ..egraph.calculus.saved import Mean, logarithms, means
 from ..egraph.derivation import ledger
 from ..egraph.derivation.normalize import Normaliser
 from ..egraph.terms.term import Dim, Term
-from ..egraph.terms.traversal import reduces
+from ..egraph.terms.traversal import reduces, subterms
 from ..errors import Refusal
 from ..rules import SHIFT_FREE, SHIFTED_ONCE
 from ..translate.translate import Captured
@@ -29,7 +29,7 @@ Axes = Mapping[str, int]  # of tensors by name: the axis of the sequence, from 0
 
 @dataclass(frozen=True)
 class Along:
-    """Whether a term reaches the elements of these tensors at a dim by the dim alone, and depends on it in no other way.
+    """Whether a term reads these tensors' elements at a dim by the dim alone, and depends on it in no other way.
 
     axes: the tensors' axis along the dim.
     """
@@ -51,7 +51,7 @@ class Along:
                     return reason
             elif node.op == "iota" and self.dim in node.dims:
                 return "it depends on places in a shard"
-            elif node.op == "reduce" and self._is_reached(node.attrs[1], node):
+            elif node.op == "reduce" and node.attrs[1] == self.dim:
                 return "it reduces over them a second time"
             else:
                 open_ += node.args
@@ -68,9 +68,6 @@ class Along:
                 where = "along another axis" if axis is not None else "and is not named as an argument of theirs"
                 return f"{tensor.name} is read by place {where}"
         return ""
-
-    def _is_reached(self, bound: Dim, node: Term) -> bool:
-        return bound == self.dim
 
 
 def require_merge(captured: Captured, keys: Axes) -> None:
@@ -141,15 +138,8 @@ def require_rows(captured: Captured, queries: Axes) -> int:
 
 def _unread(term: Term, dim: Dim, queries: Axes) -> str:
     """Why the dim is not that of the queries; "" if each tensor of theirs is read by it."""
-    from ..egraph.terms.traversal import subterms
-
     loads = [n for n in subterms(term) if n.op == "load" and n.attrs[0].name in queries]
     if not loads:
         return "it reads no query"
     wrong = [n.attrs[0].name for n in loads if dim not in n.args[queries[n.attrs[0].name]].dims]
     return f"{wrong[0]} is not read by the result's own row" if wrong else ""
-
-
-def named(sequence: Sequence[str], axes: Mapping[str, int], ranks: Mapping[str, int]) -> dict[str, int]:
-    """The axes from 0, by name. ranks: how many axes each tensor has."""
-    return {name: axes[name] % ranks[name] for name in sequence if name in axes}

@@ -1,4 +1,4 @@
-"""What one rank computes of some keys: their state by the derived kernels, and gradients where all keys' state is known.
+"""What a rank computes of some keys: their state by the derived kernels, and gradients for a given state of all keys.
 
 The backward of a region reads the logarithm of its sums and its result. Given those of all keys instead of its own, it
 gives the part of some keys in the gradients of all: dS = exp(s - L) · (g · v - g · o). Invariant: where no derived
@@ -17,21 +17,24 @@ import torch
 from torch import fx
 
 from ..compiler.options import Options
+from ..egraph.forks import lock
 from ..errors import OnepassError
 from ..graph.nodes import value_of_node
 from ..graph_passes.pipeline import rewrite
 from ..lowering.executors import TILED
+from ..process_state import registered
 from ..report.publish import publish
 from ..report.records import Report
 from ..runtime import executors
-from ..runtime import operator as _operator  # noqa: F401  (registers the operation)
 from ..runtime.region_call import RegionCall, Tensors, unfit
 from ..runtime.runner import ExecutorError
-from ..runtime.training_operator import kept_outputs
 from ..runtime.training_runners import BackwardRunner
 from ..states import State
 from ..training.plans import Training, training
 from .attention_cut import Cut, state_graph, weighted_graph
+
+_LOCK = lock()
+_RUNNERS: dict[tuple[str, tuple[bool, ...], tuple[bool, ...]], GivenRunner] = registered({}, "runners", _LOCK)
 
 
 class NotGiven(OnepassError):
@@ -164,10 +167,11 @@ def _runner(
         raise NotGiven("no backward is planned for the cotangent of the values alone")
     known = {places[0]: whole, places[1]: total}
     kept = {k: _kept(found, k, known, total) for k in made.kept}
-    runners = found.__dict__.setdefault("given_runners", {})
-    if (needed, given) not in runners:
-        runners[needed, given] = GivenRunner(found, made)
-    return runners[needed, given], kept
+    key = made.region.key, needed, given
+    with _LOCK:
+        if key not in _RUNNERS:
+            _RUNNERS[key] = GivenRunner(found, made)
+        return _RUNNERS[key], kept
 
 
 def _kept(found: Training, position: int, known: dict[int, torch.Tensor], total: torch.Tensor) -> torch.Tensor:

@@ -7,7 +7,7 @@ three ranks, rank 0 sees the keys of 0, 2 and 1 in a ring, and those of 0, then 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -80,7 +80,7 @@ class Ring:
             travelling = under_way[1]
         return rest.total, _spread(travelling, needed, own)
 
-    def _keys(self, shards: Shards, own: Keys):
+    def _keys(self, shards: Shards, own: Keys) -> Iterator[Keys]:
         """The keys of each rank, the own first; the next ones are under way meanwhile."""
         ranks, keys = shards.ranks, own
         for owner in [*ranks.others, None]:
@@ -102,7 +102,7 @@ class Ring:
 
 
 class AllGather:
-    """Each rank gets the keys of all others at once, beside the kernel of its own, and sends gradients to the owners."""
+    """Each rank gets the keys of all others at once, beside the kernel of its own; gradients go to the owners."""
 
     name = "all-gather"
 
