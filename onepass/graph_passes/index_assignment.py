@@ -1,7 +1,7 @@
-"""The elements that an assignment writes, such as s[..., :5] = number, as a mask that is made by calls in the graph.
+"""What an assignment writes: as a mask that is made by calls in the graph, or at places of the tensor behind a view.
 
-It understands integers, slices, `...` and boolean masks. The mask is broadcast to the tensor. Example: s[..., :5] on an
-axis of size 8 gives (arange(8) >= 0) & (arange(8) < 5).
+For the mask it understands integers, slices, `...` and boolean masks. The mask is broadcast to the tensor. Example:
+s[..., :5] on an axis of size 8 gives (arange(8) >= 0) & (arange(8) < 5).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from functools import reduce
 
 import torch
 from torch import fx
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.fx.node import Argument
 
 from ..egraph.terms.sizes import Size
@@ -96,3 +97,40 @@ def index_mask(tensor: fx.Node, axes: list[IndexedAxis]) -> fx.Node:
             yield call(operator.eq, call(operator.mod, call(operator.sub, position, start), step), 0)
 
     return reduce(lambda a, b: call(operator.and_, a, b), [mask_of(*one) for one in axes])
+
+
+def assign_behind_views(graph: fx.Graph) -> None:
+    """Rewrites an assignment to slots, a view of pages, as one to (page, slot): cache.view(-1, heads, width)[slot] = x.
+
+    The numbers are the same, also for negative slots. Inductor of torch 2.11 and 2.12 copies a whole input to write
+    to a view of it, and copies it back.
+    """
+    for node in graph.find_nodes(op="call_function", target=operator.setitem):
+        view, index, value = node.args
+        first, *rest = index if isinstance(index, tuple) else (index,)
+        base = view.args[0] if isinstance(view, fx.Node) and view.args else None
+        if not isinstance(base, fx.Node) or not _is_of_integers(first):
+            continue
+        if (slots := _slots_of_a_page(value_of_node(base), value_of_node(view))) is None:
+            continue
+        slots = slots if isinstance(slots, int) else size_inputs(graph).get(size_of(slots))
+        if slots is not None:
+            with graph.inserting_before(node):
+                at = [call_with_value(base, function, first, slots) for function in (operator.floordiv, operator.mod)]
+            node.args = (base, (*at, *rest), value)
+
+
+def _is_of_integers(item: Argument) -> bool:
+    value = value_of_node(item) if isinstance(item, fx.Node) else None
+    return isinstance(value, torch.Tensor) and value.dtype in (torch.int32, torch.int64)
+
+
+def _slots_of_a_page(base: object, view: object) -> int | torch.SymInt | None:
+    """The size of the second axis, where the view joins the first two axes of the base, and is no copy."""
+    if not isinstance(base, torch.Tensor) or not isinstance(view, torch.Tensor) or base.dim() != view.dim() + 1:
+        return None
+    if view.dim() == 0 or view.untyped_storage()._cdata != base.untyped_storage()._cdata:
+        return None
+    pairs = [(view.storage_offset(), base.storage_offset()), (base.stride(0), base.stride(1) * base.shape[1])]
+    pairs += [*zip(view.stride(), base.stride()[1:], strict=True), *zip(view.shape[1:], base.shape[2:], strict=True)]
+    return base.shape[1] if all(statically_known_true(a == b) for a, b in pairs) else None

@@ -25,6 +25,7 @@ from ..regions.placement import InputPairs
 from ..report.records import Report
 from .float_inputs import replace_float_inputs
 from .functionalize import functionalize
+from .index_assignment import assign_behind_views
 from .move_scalars import move_scalars
 from .replace import Rewriting, find, inline, replace_regions
 from .size_calls import replace_size_calls
@@ -81,6 +82,12 @@ def _of_graph(run: Callable[[fx.Graph], None]) -> Callable[[fx.Graph, Rewriting]
 PASSES = (
     FxPass("inline_library_calls", Stage.PREPARE, inline, "no library call hides a region that can be replaced"),
     FxPass("functionalize", Stage.PREPARE, _of_graph(functionalize), "values inside regions are not written in place"),
+    FxPass(
+        "assign_behind_views",
+        Stage.PREPARE,
+        _of_graph(assign_behind_views),
+        "slots of an input of pages are written in the input itself",
+    ),
     FxPass(
         "detach_unrecorded",
         Stage.PREPARE,

@@ -23,6 +23,7 @@ import torch.fx.experimental._config as shape_config
 from torch import Tensor
 from torch._dynamo import config as dynamo_config
 
+from onepass.api.backend import onepass_backend
 from onepass.lowering.cost import invariant_plans
 from onepass.lowering.plan.kernel_config import TritonConfig
 from tests.fuzz import batches
@@ -205,7 +206,7 @@ def differs(form: Form, call: Callable[..., Tensor], s: Sequences, random: Rando
 
 def compiled(form: Form, executor: str, invariant: bool) -> Callable[..., Tensor]:
     options = {"inner": "eager", "executor": executor, "invariant": invariant}
-    return torch.compile(PROGRAMS[form.name], backend="onepass", options=options, dynamic=True)
+    return torch.compile(PROGRAMS[form.name], backend=onepass_backend, options=options, dynamic=True)
 
 
 def in_order_of_the_sum(self, a, b, d, *_):
