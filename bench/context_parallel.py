@@ -31,7 +31,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import onepass
 from onepass.distributed.positions import head_tail, shares
-from onepass.report.records import as_seen
 from onepass.runtime.runner import Runner
 
 HEADS, WIDTH = 16, 128
@@ -177,7 +176,7 @@ def by_rank(bench: Bench, problem: str, table: list, whole, grad, right) -> None
 
 
 def ran(call) -> list[str]:
-    return [f"{r.ran} / {r.backward_ran}" for report in map(as_seen, call.reports) for r in report.regions]
+    return [f"{r.ran} / {r.backward_ran}" for report in call.reports for r in report.regions]
 
 
 def profiled(bench: Bench, run: Callable) -> None:

@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 
 from ..compiler.options import Options
 from ..errors import InputError
-from ..report.records import Report
+from ..report.records import Report, as_seen
 from .exchange import Ranks
 from .schedules import SCHEDULES, Shards
 from .shared_attention import Proved, Run, SharedAttention, Sides, proved
@@ -113,7 +113,7 @@ class ContextParallel:
     @property
     def reports(self) -> list[Report]:
         """What was fused, for each number of keys at once."""
-        return [part.report for known in self._known.values() for part in known.parts.values()]
+        return [as_seen(part.report) for known in self._known.values() for part in known.parts.values()]
 
     @torch.compiler.disable
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -170,7 +170,7 @@ class ContextParallel:
             shapes = [[n for a, n in enumerate(x.shape) if a != spared.get(k)] for k, x in enumerate(given)]
             general = (said, *local, *kinds, *map(tuple, shapes))
             if general not in self._laws:
-                self._laws[general] = proved(function, given, sides)
+                self._laws[general] = proved(function, given, sides, [*local])
             self._known[kind] = SharedAttention(function, sides, self.options, self._laws[general])
         return self._known[kind]
 

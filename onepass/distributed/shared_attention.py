@@ -69,21 +69,27 @@ class Proved:
     axis: int
 
 
-def proved(function: Call, tensors: Sequence[torch.Tensor], sides: Sides) -> Proved:
-    """Where the function may be cut. Raises Refusal if the law is not proved for it."""
-    found = _trace(function, sides.with_lengths(_fakes(tensors)))
-    names = [f"t{number}" for number in range(len(found.inputs))]
-    by_name = lambda axes: {names[number]: axis for number, axis in axes.items()}
+def proved(function: Call, tensors: Sequence[torch.Tensor], sides: Sides, names: Sequence[str] = ()) -> Proved:
+    """Where the function may be cut. names: of the tensors. Raises Refusal if the law is not proved for it."""
+    try:
+        found = _trace(function, sides.with_lengths(_fakes(tensors)))
+    except (RuntimeError, AssertionError) as error:  # such as a bias of one length, or a tensor that is no argument
+        reason = f"it does not run on its arguments with other numbers of queries and keys ({_first_line(error)})"
+        raise Refusal(messages.RANKS_NO_LAW, reason=reason) from error
     refused: Refusal | None = None
     for place, cut in enumerate(cuts(found, [*sides.keys])):
         try:
-            require_merge(_terms(found, names, cut.mean), by_name(sides.keys))
+            require_merge(*_terms(found, cut.mean, sides.keys, names))
         except Refusal as reason:
             refused = refused or reason
             continue
         require_layout(cut)
-        return Proved(place, require_rows(_terms(found, names, found.result), by_name(sides.queries)))
+        return Proved(place, require_rows(*_terms(found, found.result, sides.queries, names)))
     raise refused or Refusal(messages.RANKS_NO_LAW, where_of(found.result), reason="keys are read behind the softmax")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def require_layout(cut: Cut) -> None:
@@ -93,9 +99,13 @@ def require_layout(cut: Cut) -> None:
         raise Refusal(messages.RANKS_LAYOUT, where_of(cut.mean))
 
 
-def _terms(found: Traced, names: Sequence[str], result: fx.Node) -> Captured:
+def _terms(
+    found: Traced, result: fx.Node, axes: Mapping[int, int], names: Sequence[str]
+) -> tuple[Captured, dict[str, int]]:
+    """A result as terms, and the axes by the names that tensors have there."""
     calls = [node for node in found.graph.nodes if node.op not in ("placeholder", "output")]
-    return translate(from_aten_graph(calls, found.inputs, [result], names))
+    program = from_aten_graph(calls, found.inputs, [result], names or None)
+    return translate(program), {program.inputs[number].name: axis for number, axis in axes.items()}
 
 
 def _fakes(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
