@@ -245,7 +245,7 @@ INTEGERS_ONLY = Message(
 BITS = Message(
     "OP412",
     "operation",
-    "{call}: of integers is supported for truth values, and as a rest by a power of two",
+    "{call}: of integers is supported for truth values, and with a number whose bits are neighbours",
     "write the condition with torch.where and comparisons, or x % 2**n",
 )
 BEYOND_DTYPE = Message(
@@ -272,6 +272,12 @@ WIDE_CONVOLUTION = Message(
 )
 FRACTIONAL_STEPS = Message(
     "OP419", "operation", "{call}: with fractional steps is not supported", "multiply: torch.arange(n) * step"
+)
+SHIFT = Message(
+    "OP438",
+    "operation",
+    "{call}: is supported by a number of bits that the dtype has, and to the left in less than 64 bits",
+    "write x >> 4 as x // 16, and x << 4 as x * 16",
 )
 DIFFERENCES = Message(
     "OP420", "operation", "{call}: is supported once, of integers, with nothing appended", "write it as x[1:] - x[:-1]"

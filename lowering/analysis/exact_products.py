@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ...egraph.terms.term import Term
-from ...egraph.terms.traversal import reduces
+from ...egraph.terms.traversal import reduces, subterms
 from ..plan.dtypes import HALVES
 from ..plan.records import Kernel, Store
 from .dim_roles import sum_factors, two_sides
@@ -23,7 +23,7 @@ def with_exact(kernels: Sequence[Kernel], stores: Sequence[Store], references: S
     A factor that is a sum which the program does not have, as of products done in another order, must not be rounded:
     the program rounds it nowhere.
     """
-    had = {_signature(n) for term in references for n in reduces(term)}
+    had = {signature(n) for term in references for n in reduces(term)}
     shown = {s.output for s, term in zip(stores, references, strict=True) if _shows_roundings(s, term)}
     found: list[Kernel] = []
     for kernel in reversed(kernels):
@@ -34,6 +34,13 @@ def with_exact(kernels: Sequence[Kernel], stores: Sequence[Store], references: S
     return tuple(reversed(found))
 
 
+def rounded_sums(references: Sequence[Term]) -> dict[tuple, Term]:
+    """The roundings to a half type that the program itself makes of its sums of products, by the sums' signatures."""
+    casts = [n for term in references for n in subterms(term) if n.op == "cast" and n.dtype in HALVES]
+    sums = [n for n in casts if n.args[0].op == "reduce" and n.args[0].attrs[0] == "sum"]
+    return {signature(n.args[0]): n for n in sums if len(signature(n.args[0])[-1]) > 1}
+
+
 def _shows_roundings(store: Store, reference: Term) -> bool:
     """Whether a result in full precision has a product with a computed factor and no rounding after it."""
     return store.output.dtype not in HALVES and any(map(has_computed, unrounded(reference)))
@@ -41,10 +48,10 @@ def _shows_roundings(store: Store, reference: Term) -> bool:
 
 def _has_new_factor(node: Term, had: set[tuple]) -> bool:
     parts = sum_factors(node) if node.attrs[0] == "sum" else []
-    return any(p.op == "reduce" and p.attrs[0] == "sum" and _signature(p) not in had for p in parts)
+    return any(p.op == "reduce" and p.attrs[0] == "sum" and signature(p) not in had for p in parts)
 
 
-def _signature(node: Term) -> tuple:
+def signature(node: Term) -> tuple:
     """A sum by the sizes of its dims and the tensors it multiplies: the same in every form that sums in one order."""
     parts = [native(part) or part for part in sum_factors(node)]
     tensors = frozenset(part.attrs[0].name for part in parts if part.op == "load")

@@ -20,7 +20,7 @@ from ...egraph.terms.philox import BITS, KEY_STEPS, MULTIPLIERS, ROUNDS, UNIT
 from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import subterms
 from ..analysis.value_bounds import positive, reads
-from ..plan.dtypes import is_integer, literal
+from ..plan.dtypes import HALVES, is_integer, literal
 from ..plan.records import NotPlannable
 from .dialect import Dialect
 
@@ -195,9 +195,10 @@ def _template(node: Term) -> str:
 
 
 def floating_loads_below(terms: Iterable[Term]) -> set[str]:
-    """The dtypes of all floating loads in the terms."""
-    loads = [n for term in terms for n in subterms(term) if n.op == "load"]
-    return {n.dtype for n in loads if n.dtype != "bool" and not is_integer(n.dtype)}
+    """The dtypes of all floating loads in the terms, and the half types that integers become."""
+    nodes = [n for term in terms for n in subterms(term)]
+    loads = {n.dtype for n in nodes if n.op == "load" and n.dtype != "bool" and not is_integer(n.dtype)}
+    return loads | {n.dtype for n in nodes if n.op == "cast" and n.dtype in HALVES and is_integer(n.args[0].dtype)}
 
 
 def _is_power_of_two(node: Term) -> bool:

@@ -110,7 +110,7 @@ class TileWriter(Tiles):
         tensor = node.attrs[0]
         pointer = self.address(tensor, node.args, dims)
         mask = self.conjunction(*(self.padding(d) for d in dims), *(self._readable(node) if self.loop in dims else ()))
-        absent = "False" if tensor.dtype == "bool" else "0"
+        absent = "False" if tensor.dtype == "bool" else "0.0" if tensor.dtype.startswith("float8") else "0"
         options = {"mask": self.align(mask, dims), "other": absent} if mask else {}
         text = self.call("load", pointer, **options)
         return self.assign(f"{tensor.name}_tile", TileValue(text, dims, tensor.dtype), scope)

@@ -183,9 +183,27 @@ def as_limit(part: Term, loop: Dim, rows: Dim | None, held: Iterable[Dim]) -> tu
     else:
         solved = _solve(_difference(part), loop) if part.op == "le" else None
         bound = to_term(solved.bound) if solved is not None else None
-    if solved is None or loop in bound.dims or (rising := _direction(bound, rows)) is None:
+    if solved is None or loop in bound.dims:
         return None
-    return solved.side, Limit(_within(bound, length(loop)), rising >= 0), solved.exact
+    exact, rising = solved.exact, _direction(bound, rows)
+    if rising is None:
+        exact, bound = False, _widened(bound, rows, solved.side)
+        if (rising := _direction(bound, rows)) is None:
+            return None
+    return solved.side, Limit(_within(bound, length(loop)), rising >= 0), exact
+
+
+def _widened(bound: Term, rows: Dim, side: str) -> Term:
+    """The bound with what moves to and fro with the rows at its end: i % 4 is 3 in an upper limit, 0 in a lower one."""
+    coefficients, rest = affine(bound)
+    kept: dict[Term, int] = {}
+    for atom, c in coefficients.items():
+        low, high = bounds(atom)
+        if _atom_direction(atom, rows) is None and low is not None and high is not None:
+            rest += c * (high if (c > 0) == (side == "upper") else low)
+        else:
+            kept[atom] = c
+    return to_term((kept, rest))
 
 
 def _within(bound: Term, size: Term) -> Term:

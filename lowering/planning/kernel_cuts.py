@@ -14,7 +14,7 @@ from math import prod
 import torch
 
 from ...egraph.search.cost import volume
-from ...egraph.terms.ops import iota, load, mantissa
+from ...egraph.terms.ops import cast, iota, load, mantissa
 from ...egraph.terms.term import Dim, Tensor, Term
 from ...egraph.terms.traversal import every_reduction, reduces, rename_dims, substitute, subterms, tensors
 from ..analysis.dim_roles import (
@@ -27,6 +27,7 @@ from ..analysis.dim_roles import (
     size_key,
     state_dims,
 )
+from ..analysis.exact_products import rounded_sums, signature
 from ..analysis.nested_sums import reductions
 from ..analysis.softmax_scaling import any_scale
 from ..plan.records import NotPlannable, Store
@@ -115,6 +116,38 @@ def reuse_parts(planning: Planning) -> Planning:
                 planning = planning.with_replaced({store.output.name}, found)
     stores = sorted(planning.stores, key=lambda store: _depth(store, planning.stores))
     return planning if tuple(stores) == planning.stores else replace(planning, stores=tuple(stores))
+
+
+def round_stored_sums(planning: Planning) -> Planning:
+    """A pass: a sum of products that the program itself rounds to half precision is stored in half precision.
+
+    Whoever multiplies it then has one product of halves instead of several that keep more bits, and half the bytes to
+    read. Example: the query of latent attention, raised to the latent width by the program in bfloat16. In float16 it
+    has to be the same sum, factor by factor: without a scale it might be beyond the dtype's largest number.
+    """
+    rounded = rounded_sums(planning.references)
+    for name in [store.output.name for store in planning.stores]:
+        store = planning.stores[planning.index(name)]
+        cast_there = rounded.get(signature(store.term)) if _is_stored_sum(store, planning) else None
+        if cast_there is not None:
+            if cast_there.dtype == "bfloat16" or renaming(store.term, cast_there.args[0]) is not None:
+                planning = _with_rounded(planning, store, cast_there.dtype)
+    return planning
+
+
+def _is_stored_sum(store: Store, planning: Planning) -> bool:
+    is_sum = store.term.op == "reduce" and store.term.attrs[0] == "sum" and store.output.dtype == "float32"
+    return is_sum and store.combine == "set" and store.output.name not in planning.results
+
+
+def _with_rounded(planning: Planning, store: Store, dtype: str) -> Planning:
+    """The state in which the store rounds its sum, and all others read what is stored so."""
+    output = replace(store.output, dtype=dtype)
+    reads = {n for term in planning.terms for n in subterms(term) if n.op == "load" and n.attrs[0] == store.output}
+    mapping = {read: cast(load(output, *read.args), "float32") for read in reads}
+    rounds = replace(store, term=cast(store.term, dtype), output=output)
+    planning = planning.with_replaced({s.output.name for s in planning.stores}, mapping)
+    return replace(planning, stores=tuple(rounds if s.output == store.output else s for s in planning.stores))
 
 
 def _occurrences(part: Term, read: Term, term: Term) -> dict[Term, Term]:

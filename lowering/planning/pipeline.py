@@ -26,6 +26,7 @@ from .build_loops import (
 from .inline_producers import inline_producers, write_pairs_in_loops
 from .kernel_cuts import (
     reuse_parts,
+    round_stored_sums,
     store_blocking_products,
     store_chosen,
     store_cross_batch_scores,
@@ -95,6 +96,7 @@ PASSES = (
     PlanPass("store_row_invariants", "cuts", store_row_invariants, "each loop depends on the rows", STORE),
     PlanPass("tabulate_relative_values", "cuts", tabulate_relative_values, "values of i - j are stored", STORE),
     PlanPass("reuse_parts", "cuts", reuse_parts, "what is stored is not computed again"),
+    PlanPass("round_stored_sums", "cuts", round_stored_sums, "no sum keeps bits that the program rounds away"),
     PlanPass("group_stores", "kernels", group_stores, "each store has a kernel"),
     PlanPass("build_loops", "kernels", build_loops, "each long reduction is in a loop"),
     PlanPass("finite_masks_as_guards", "kernels", finite_masks_as_guards, "known limits of a finite mask are guards"),

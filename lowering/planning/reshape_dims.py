@@ -6,7 +6,7 @@ that share keys become rows of a tile.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from math import prod
@@ -32,7 +32,9 @@ def group_rows(planning: Planning) -> Planning:
 
     An example is grouped-query attention: `size` query heads read the key head h // size. By group and member the keys
     no longer depend on the member, so that a tile may have the members as its rows. The pass does it where a tile gets
-    more rows than a few, or where a tile then holds the members whole instead of having h on the grid.
+    more rows than a few, or where a tile then holds the members whole instead of having h on the grid. A few rows that
+    a tile has already become one dim with the members. Example: 4 queries of a sequence, and 8 heads that share keys,
+    are 32 rows, so that one program reads the keys and not 8.
     """
     shape = kernel_shape(planning.stores, planning.held_limit)
     names = _dim_names(planning.stores, planning.references)
@@ -41,10 +43,29 @@ def group_rows(planning: Planning) -> Planning:
         member = Dim(unused_name(f"{dim.name}_place", names), size)
         change = {iota(dim): iota(group) * const(size) + iota(member)}
         stores = tuple(_in_groups(store, dim, (group, member), change) for store in planning.stores)
+        references = tuple(simplify_index(substitute(term, change)) for term in planning.references)
+        grouped = replace(planning, stores=stores, references=references)
         if _pays(dim, member, shape, kernel_shape(stores, planning.held_limit)):
-            references = tuple(simplify_index(substitute(term, change)) for term in planning.references)
-            return replace(planning, stores=stores, references=references)
+            return grouped
+        if (merged := _with_rows_of_members(grouped, member, shape)) is not None:
+            return merged
     return planning
+
+
+def _with_rows_of_members(planning: Planning, member: Dim, before: KernelShape) -> Planning | None:
+    """The members and the few rows behind them as one dim; None if a tile would not have it as its rows."""
+    rows = before.rows
+    if rows is None or not isinstance(rows.size, int) or not 1 < rows.size < MIN_ROWS_OF_A_PRODUCT:
+        return None
+    if any(s.places or (member, rows) not in pairwise(s.order) for s in planning.stores):
+        return None
+    merged, change = _as_one((member, rows), _dim_names(planning.stores, planning.references))
+    stores = tuple(_merged(store, (member, rows), merged, change) for store in planning.stores)
+    stores = tuple(replace(store, term=simplify_index(store.term)) for store in stores)
+    if kernel_shape(stores, planning.held_limit).rows != merged:
+        return None
+    references = tuple(simplify_index(substitute(term, change)) for term in planning.references)
+    return replace(planning, stores=stores, references=references)
 
 
 def _pays(dim: Dim, member: Dim, before: KernelShape, after: KernelShape) -> bool:
@@ -98,13 +119,17 @@ def merge_value_dims(planning: Planning) -> Planning:
     stores, references = list(planning.stores), list(planning.references)
     for number, store in enumerate(stores):
         while pair := mergeable_pair(stores, store, _held_dims(store, planning), planning.held_limit):
-            name = unused_name("_".join(d.name for d in pair), _dim_names(stores, references))
-            sizes = [static_size(d) for d in pair]
-            merged, size = Dim(name, prod(sizes)), const(sizes[1])
-            change = {iota(pair[0]): floordiv(iota(merged), size), iota(pair[1]): mod(iota(merged), size)}
+            merged, change = _as_one(pair, _dim_names(stores, references))
             stores[number] = store = _merged(store, pair, merged, change)
             references[number] = substitute(references[number], change)
     return replace(planning, stores=tuple(stores), references=tuple(references))
+
+
+def _as_one(pair: tuple[Dim, Dim], names: Collection[str]) -> tuple[Dim, Change]:
+    """The dim that counts the pairs of two dims, and the index along each by it."""
+    sizes = [static_size(d) for d in pair]
+    merged, size = Dim(unused_name("_".join(d.name for d in pair), names), prod(sizes)), const(sizes[1])
+    return merged, {iota(pair[0]): floordiv(iota(merged), size), iota(pair[1]): mod(iota(merged), size)}
 
 
 def _held_dims(store: Store, planning: Planning) -> set[Dim]:

@@ -145,6 +145,8 @@ ATEN: tuple[AtenOperation, ...] = (
     _row("pointwise", "bitwise_not invert"),
     _row("pointwise", "bitwise_and __and__ and_"),
     _row("pointwise", "bitwise_or __or__ or_"),
+    _row("pointwise", "bitwise_right_shift __rshift__ rshift"),
+    _row("pointwise", "bitwise_left_shift __lshift__ lshift"),
     *_rows("pointwise", "logical_not logical_and logical_or logical_xor"),
     *_rows("pointwise", "where masked_fill clamp clip clamp_min clamp_max nan_to_num tril triu"),
     _row("pointwise", "dropout", Trait.MAY_ALIAS),

@@ -289,9 +289,14 @@ def bitwise(call: OperatorCall) -> TensorValue:
 
 
 def _both_bits(x: Term, y: Term) -> Term | None:
-    """x & y, if y has only ones as its last bits: x modulo a power of two; or if both are 0 or 1."""
-    if is_literal(y) and y.attrs[0] >= 0 and (y.attrs[0] + 1).bit_count() == 1:
-        return apply("mod", x, const(y.attrs[0] + 1))
+    """x & y, if the ones of y are neighbours: a rest by a power of two, x & 15, or of a quotient, x & 240; or if both
+    are 0 or 1."""
+    if is_literal(y) and y.attrs[0] >= 0:
+        lowest = y.attrs[0] & -y.attrs[0] or 1
+        size = y.attrs[0] // lowest + 1
+        if size.bit_count() == 1:
+            rest = apply("mod", apply("floordiv", x, const(lowest)) if lowest > 1 else x, const(size))
+            return apply("mul", rest, const(lowest)) if lowest > 1 else rest
     return apply("minimum", x, y) if _is_bit(x) and _is_bit(y) else None
 
 
@@ -302,6 +307,26 @@ def _either_bit(x: Term, y: Term) -> Term | None:
 def _is_bit(x: Term) -> bool:
     low, high = bounds(x)
     return low is not None and low >= 0 and high is not None and high <= 1
+
+
+_SHIFTS = {"right": ("__rshift__", "bitwise_right_shift"), "left": ("__lshift__", "bitwise_left_shift")}
+
+
+@handles(
+    *(f"aten.{name}.{kind}" for names in _SHIFTS.values() for name in names for kind in (*KINDS, "Tensor_Scalar")),
+    symbolic="self other",
+)
+def shift(call: OperatorCall) -> TensorValue:
+    """x >> n is x / 2^n rounded down, also where x is negative; of x << n = x · 2^n the dtype keeps the last bits."""
+    right = any(f".{name}." in call.node.target for name in _SHIFTS["right"])
+
+    def pull(x, y):
+        bits = torch.iinfo(getattr(torch, call.meta.dtype)).bits
+        if not is_literal(y) or not 0 <= y.attrs[0] < bits or (bits == 64 and not right):
+            raise call.refuse(messages.SHIFT)
+        return apply("floordiv" if right else "mul", x, const(2 ** y.attrs[0]))
+
+    return pointwise(call, pull, call["self"], call["other"])
 
 
 @handles("aten.logical_and.default", "aten.logical_or.default")
