@@ -36,7 +36,7 @@ class Traced:
 
 
 @dataclass(frozen=True)
-class Cut:
+class AttentionCut:
     """A place to cut: `mean` is the weighted values, made of the weights of `softmax`; no keys are read behind it."""
 
     traced: Traced
@@ -80,7 +80,8 @@ class _WrittenAttention(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-def _attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
+def _attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, **more):
+    scale, enable_gqa = more.get("scale"), more.get("enable_gqa")
     if dropout_p:
         raise Refusal(messages.RANKS_RANDOM)
     if enable_gqa:
@@ -102,7 +103,7 @@ def _mark_recorded(graph: fx.Graph, inputs: Collection[fx.Node]) -> None:
             value.requires_grad_()
 
 
-def cuts(traced: Traced, keys: Collection[int]) -> Iterator[Cut]:
+def cuts(traced: Traced, keys: Collection[int]) -> Iterator[AttentionCut]:
     """Places to cut, the earliest first. keys: numbers of the inputs that belong to keys. Raises Refusal."""
     order = list(traced.graph.nodes)
     of_keys = _behind(order, {traced.inputs[k] for k in keys})
@@ -114,7 +115,7 @@ def cuts(traced: Traced, keys: Collection[int]) -> Iterator[Cut]:
         if node in _behind(order, {softmax}) and node is not softmax and node.op == "call_function":
             read = _read_without(traced.result, node)
             if read.isdisjoint(of_keys - _behind(order, {node})):
-                yield Cut(traced, softmax, node)
+                yield AttentionCut(traced, softmax, node)
 
 
 def _behind(order: Sequence[fx.Node], start: Collection[fx.Node]) -> set[fx.Node]:
@@ -137,7 +138,7 @@ def _read_without(result: fx.Node, cut: fx.Node) -> set[fx.Node]:
     return found
 
 
-def state_graph(cut: Cut) -> fx.GraphModule:
+def state_graph(cut: AttentionCut) -> fx.GraphModule:
     """From the inputs: the weighted values, and the logarithms of the sums of exponentials of the scores."""
     graph, copies = _copied(cut.traced, {})
     scores = copies[cut.softmax.args[0]]
@@ -147,7 +148,7 @@ def state_graph(cut: Cut) -> fx.GraphModule:
     return _finished(graph, (copies[cut.mean], total))
 
 
-def weighted_graph(cut: Cut) -> fx.GraphModule:
+def weighted_graph(cut: AttentionCut) -> fx.GraphModule:
     """From the inputs and the logarithms of the sums over all keys: the share of some keys in the weighted values, and
     in the sum of the weights.
 
@@ -168,7 +169,7 @@ def weighted_graph(cut: Cut) -> fx.GraphModule:
     return _finished(graph, (copies[cut.mean], share))
 
 
-def rest_graph(cut: Cut) -> fx.GraphModule:
+def rest_graph(cut: AttentionCut) -> fx.GraphModule:
     """From the inputs and the merged values: the function's result."""
     graph, copies = _copied(cut.traced, {})
     mean = copies[cut.mean]

@@ -1,4 +1,4 @@
-"""`context_parallel`: attention written for a whole sequence, called by ranks that each hold a part of it.
+"""`context_parallel`: attention written for a whole sequence, where each rank holds a part of it.
 
 Plain PyTorch in, plain PyTorch out: each rank gives its queries and its keys, and gets what its queries get from the
 keys of all ranks. Invariant: the result is that of the function on the whole sequence, up to the rounding of a merge.
@@ -57,10 +57,10 @@ def context_parallel(
         raise InputError(f"schedule is one of {', '.join(SCHEDULES)}, not {schedule!r}")
     axes = dict(QUERIES if queries is None else queries), dict(KEYS if keys is None else keys)
     read = Options.read({"inner": "eager", **options})
-    return ContextParallel(function, _Place.of(mesh, dim), axes, schedule, read)
+    return ContextParallel(function, _MeshDim.of(mesh, dim), axes, schedule, read)
 
 
-class _Place:
+class _MeshDim:
     """A dim of a mesh: its number, and this process's ranks along it."""
 
     def __init__(self, mesh: DeviceMesh, number: int):
@@ -68,7 +68,7 @@ class _Place:
         self.ranks = Ranks.of(mesh.get_group(number))
 
     @classmethod
-    def of(cls, mesh: DeviceMesh, dim: str | int | None) -> _Place:
+    def of(cls, mesh: DeviceMesh, dim: str | int | None) -> _MeshDim:
         """That of a name or a number. Raises InputError if the mesh has none."""
         names = mesh.mesh_dim_names or ()
         if dim is None:
@@ -90,7 +90,7 @@ class ContextParallel:
     def __init__(
         self,
         function: Callable,
-        place: _Place,
+        place: _MeshDim,
         axes: tuple[dict[str, int], dict[str, int]],
         schedule: str | None,
         options: Options,
@@ -206,12 +206,12 @@ class ContextParallel:
 class _Spread:
     """Where tensors are: plain ones are a rank's parts; of DTensors, those are taken, and the result is a DTensor."""
 
-    def __init__(self, place: _Place, placements: Sequence[Placement] | None):
+    def __init__(self, place: _MeshDim, placements: Sequence[Placement] | None):
         self.place, self.placements = place, placements
 
     @classmethod
     def of(
-        cls, place: _Place, tensors: Mapping[str, torch.Tensor], axes: tuple[dict[str, int], dict[str, int]]
+        cls, place: _MeshDim, tensors: Mapping[str, torch.Tensor], axes: tuple[dict[str, int], dict[str, int]]
     ) -> _Spread:
         """Raises InputError for DTensors that are not sharded as the arguments say."""
         placements = None

@@ -31,7 +31,7 @@ from ..runtime.runner import ExecutorError
 from ..runtime.training_runners import BackwardRunner
 from ..states import State
 from ..training.plans import Training, training
-from .attention_cut import Cut, state_graph, weighted_graph
+from .attention_cut import AttentionCut, state_graph, weighted_graph
 
 _LOCK = lock()
 _RUNNERS: dict[tuple[str, tuple[bool, ...], tuple[bool, ...]], GivenRunner] = registered({}, "runners", _LOCK)
@@ -44,7 +44,7 @@ class NotGiven(OnepassError):
 class PartState:
     """The state of some keys and its gradients, for tensors of one kind."""
 
-    def __init__(self, cut: Cut, options: Options):
+    def __init__(self, cut: AttentionCut, options: Options):
         self.module = state_graph(cut)
         self.dtype: torch.dtype = value_of_node(cut.mean).dtype
         self._weighted = weighted_graph(cut)

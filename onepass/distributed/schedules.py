@@ -41,7 +41,7 @@ class Shards:
         return replace(self, axes=[self.axes[k] for k in kept])
 
 
-class Ring:
+class RingSchedule:
     """Each rank sends the keys that it has to the next one, and their gradients follow them home."""
 
     name = "ring"
@@ -101,7 +101,7 @@ class Ring:
         return ranks.start(sends, receives), coming
 
 
-class AllGather:
+class AllGatherSchedule:
     """Each rank gets the keys of all others at once, beside the kernel of its own; gradients go to the owners."""
 
     name = "all-gather"
@@ -119,7 +119,7 @@ class AllGather:
         self, shards: Shards, own: Keys, gradients_of: Callable[[Keys], tuple[Gradients, Gradients]]
     ) -> tuple[Gradients, Gradients]:
         """As a ring's."""
-        ranks, rest = shards.ranks, Sum()
+        rest = Sum()
         exchange, coming = self._started(shards, own)
         others, found = gradients_of(own)
         rest.add(others)
@@ -129,14 +129,7 @@ class AllGather:
             exchange.wait()
             others, theirs = gradients_of(self._joined(shards, coming))
             rest.add(others)
-            lengths = [shards.lengths[owner] for owner in ranks.others]
-            parts = [_wide(theirs[k]).split(lengths, shards.axes[k]) for k in needed]
-            sends = [(part[n], owner) for n, owner in enumerate(ranks.others) for part in parts]
-            back = [[torch.empty_like(x) for x in mine] for _ in ranks.others]
-            receives = [(x, owner) for owner, xs in zip(ranks.others, back, strict=True) for x in xs]
-            ranks.start(sends, receives).wait()
-            for xs in back:
-                mine = [x.add_(y) for x, y in zip(mine, xs, strict=True)]
+            self._add_what_others_found(shards.only(needed), mine, [_wide(theirs[k]) for k in needed])
         return rest.total, _spread(mine, needed, own)
 
     def _started(self, shards: Shards, own: Keys) -> tuple[Exchange, list[Keys]]:
@@ -146,11 +139,24 @@ class AllGather:
         receives = [(x, owner) for owner, keys in zip(ranks.others, coming, strict=True) for x in keys]
         return ranks.start(sends, receives), coming
 
+    def _add_what_others_found(self, shards: Shards, mine: Keys, theirs: Keys) -> None:
+        """Sends each rank the gradients of its keys, and adds what comes to those of the own ones, in a fixed order."""
+        ranks = shards.ranks
+        lengths = [shards.lengths[owner] for owner in ranks.others]
+        parts = [x.split(lengths, axis) for x, axis in zip(theirs, shards.axes, strict=True)]
+        sends = [(part[n], owner) for n, owner in enumerate(ranks.others) for part in parts]
+        back = [[torch.empty_like(x) for x in mine] for _ in ranks.others]
+        receives = [(x, owner) for owner, found in zip(ranks.others, back, strict=True) for x in found]
+        ranks.start(sends, receives).wait()
+        for found in back:
+            for total, x in zip(mine, found, strict=True):
+                total.add_(x)
+
     def _joined(self, shards: Shards, coming: Sequence[Keys]) -> Keys:
         return [torch.cat(parts, axis) for parts, axis in zip(zip(*coming, strict=True), shards.axes, strict=True)]
 
 
-SCHEDULES = {schedule.name: schedule for schedule in (Ring(), AllGather())}
+SCHEDULES = {schedule.name: schedule for schedule in (RingSchedule(), AllGatherSchedule())}
 
 
 # Sums ----------------------------------------------------------------------------------------------------------------

@@ -22,10 +22,10 @@ from ..graph.nodes import where_of
 from ..graph.trace import from_aten_graph
 from ..states import State
 from ..translate.translate import Captured, translate
-from .attention_cut import Cut, Traced, cuts, rest_graph, traced
+from .attention_cut import AttentionCut, Traced, cuts, rest_graph, traced
 from .merge_law import require_merge, require_rows
 from .part_state import PartState
-from .schedules import AllGather, Gradients, Keys, Ring, Shards
+from .schedules import AllGatherSchedule, Gradients, Keys, RingSchedule, Shards
 
 LENGTHS = {"queries": 509, "keys": 641}  # for the proof: long, and no other size is likely to be one of them
 
@@ -92,7 +92,7 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-def require_layout(cut: Cut) -> None:
+def require_layout(cut: AttentionCut) -> None:
     """Raises Refusal unless the values' rows are the scores' rows. Lengths differ from all other sizes here."""
     scores, mean = cut.softmax.meta["val"].shape, cut.mean.meta["val"].shape
     if cut.dim % len(scores) != len(scores) - 1 or scores[:-1] != mean[:-1]:
@@ -147,7 +147,7 @@ class SharedAttention:
             self.rest = rest_graph(self._cut(tensors))
         return self.rest(*tensors, merged)
 
-    def _cut(self, tensors: Sequence[torch.Tensor]) -> Cut:
+    def _cut(self, tensors: Sequence[torch.Tensor]) -> AttentionCut:
         found = _trace(self.function, _fakes(tensors))
         return list(cuts(found, [*self.sides.keys]))[self.law.place]
 
@@ -157,7 +157,7 @@ class Run:
     """One call: the attention, how keys come by, and the lengths of their shards."""
 
     attention: SharedAttention
-    schedule: Ring | AllGather
+    schedule: RingSchedule | AllGatherSchedule
     shards: Shards
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:

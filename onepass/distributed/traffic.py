@@ -20,7 +20,7 @@ SHARE_OF_MEMORY = 8  # the keys of all ranks may take 1/8 of a GPU's memory
 
 
 @dataclass(frozen=True)
-class Estimate:
+class TrafficEstimate:
     """Of a forward: bytes that a rank receives and holds of others, and seconds until it is done."""
 
     received: int
@@ -28,15 +28,15 @@ class Estimate:
     seconds: float
 
 
-def estimates(own_bytes: int, operations: float, ranks: int) -> dict[str, Estimate]:
+def estimates(own_bytes: int, operations: float, ranks: int) -> dict[str, TrafficEstimate]:
     """Of each schedule. own_bytes: of a rank's keys and values. operations: of its queries with one rank's keys."""
     kernel, exchange = operations / PRODUCTS, own_bytes / LINK + START
     others = ranks - 1
     ring = others * max(kernel, exchange) + kernel
     gathered = max(kernel, others * own_bytes / LINK + START) + others * kernel
     return {
-        "ring": Estimate(others * own_bytes, min(others, 1) * own_bytes, ring),
-        "all-gather": Estimate(others * own_bytes, 2 * others * own_bytes, gathered),
+        "ring": TrafficEstimate(others * own_bytes, min(others, 1) * own_bytes, ring),
+        "all-gather": TrafficEstimate(others * own_bytes, 2 * others * own_bytes, gathered),
     }
 
 

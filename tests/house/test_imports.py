@@ -81,6 +81,7 @@ GROUND = (
     "onepass/errors.py",
     "onepass/messages.py",
     "onepass/process_state.py",
+    "onepass/states.py",
     "onepass/tested_versions.py",
     "onepass/__init__.py",
 )
