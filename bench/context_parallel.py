@@ -31,6 +31,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import onepass
 from onepass.distributed.positions import head_tail, shares
+from onepass.egraph.terms.ops import iota, le, load
+from onepass.egraph.terms.term import Dim, Tensor
+from onepass.lowering.masks import block_map
+from onepass.lowering.masks.block_map import Tiling
+from onepass.lowering.plan.records import BlockMap
+from onepass.lowering.planning import mask_plans
+from onepass.lowering.triton import launch
 from onepass.runtime.runner import Runner
 
 HEADS, WIDTH = 16, 128
@@ -144,9 +151,28 @@ def problem_of(bench: Bench, problem: str, table: list) -> None:
     sdpa = lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=problem == "causal")
     with sdpa_kernel(backends(bench)):
         measured(bench, table, "one GPU, SDPA", problem, sdpa, whole, grad, right)
+    if problem == "causal":
+        maps_of_tiles(bench)
     by_rank(bench, problem, table, whole, grad, right)
     if bench.arguments.torch:
         by_torch(bench, problem, table, whole, grad, right)
+
+
+def maps_of_tiles(bench: Bench) -> None:
+    """Milliseconds of a map of tiles for one round of a causal mask: by all pairs, and by ends of tiles."""
+    length = bench.arguments.tokens // bench.arguments.ranks
+    rows, loop = Dim("i", length), Dim("j", length)
+    guard = le(load(Tensor("j", "int64", (length,)), iota(loop)), load(Tensor("i", "int64", (length,)), iota(rows)))
+    at = head_tail(bench.arguments.tokens, bench.arguments.ranks)[bench.rank].to(bench.device)
+    tiling = Tiling(BlockMap(guard, loop, (), (rows,)), 128, 128, ())
+    decided = block_map.decided
+    for name, given in (("pairs", lambda guard, inside: None), ("ends", decided)):
+        block_map.decided = given
+        mask_plans.class_plan.cache_clear()
+        launch._classifier.cache_clear()
+        taken, _ = bench.milliseconds(lambda: launch.build_map(tiling, {"i": at, "j": at}))
+        bench.say(f"  a map of {length} x {length} by {name}: {taken:.2f} ms")
+    block_map.decided = decided
 
 
 def backends(bench: Bench) -> list[SDPBackend]:

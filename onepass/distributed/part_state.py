@@ -87,7 +87,9 @@ def _differentiated(
     cotangents: Sequence[torch.Tensor],
 ) -> list[torch.Tensor | None]:
     with torch.enable_grad():
-        own = [t.detach().requires_grad_(n) for t, n in zip(tensors, needed, strict=True)]
+        own = [
+            t.detach().requires_grad_(n) if t.requires_grad or n else t for t, n in zip(tensors, needed, strict=True)
+        ]
         pairs = [(r, g) for r, g in zip(run(own), cotangents, strict=True) if r.requires_grad]
         wanted = [t for t, n in zip(own, needed, strict=True) if n]
         results, given = zip(*pairs, strict=True) if pairs else ((), ())

@@ -189,7 +189,9 @@ class Run:
         return [None if g is None else g.to(t.dtype) for g, t in zip(found, tensors, strict=True)]
 
     def _own(self, tensors: Sequence[torch.Tensor]) -> Keys:
-        return [tensors[number].detach().contiguous() for number in self.attention.sides.keys]
+        """What is sent. A tensor without gradients stays the same object: maps of tiles are kept by objects."""
+        own = (tensors[number] for number in self.attention.sides.keys)
+        return [(x.detach() if x.requires_grad else x).contiguous() for x in own]
 
 
 class _Merged(torch.autograd.Function):
