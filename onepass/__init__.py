@@ -43,6 +43,7 @@ _HOME = {  # public name: the module that holds it; a module that is public itse
     "State": "states",
     "check": "compiler.rule_admission",
     "compile": "api.compile",
+    "context_parallel": "distributed.context_parallel",
     "errors": "errors",
     "explain": "api.explain",
     "independent": "egraph",

@@ -418,6 +418,47 @@ GRAPH_BREAK = Message(
     "write it so that Dynamo captures one graph; torch.compile(..., fullgraph=True) raises at each break",
 )
 
+# Ranks ----------------------------------------------------------------------------------------------------------------
+
+RANKS_ONE_RESULT = Message(
+    "OP801",
+    "ranks",
+    "context_parallel takes a function with one result, a tensor",
+    "return the attention's result alone",
+)
+RANKS_ONE_SOFTMAX = Message(
+    "OP802",
+    "ranks",
+    "context_parallel takes a function with one softmax over the keys, and this one has {count}",
+    "write one attention: a product, what is done to scores, torch.softmax over the keys, a product with the values",
+)
+RANKS_NO_LAW = Message(
+    "OP803",
+    "ranks",
+    "states of parts of the keys are not proved to merge to the state of all: {reason}",
+    "let everything about a key come from arguments that are named in keys, such as its position, and let only the "
+    "softmax and the product with the values reduce over keys",
+)
+RANKS_NOT_BY_ROW = Message(
+    "OP804",
+    "ranks",
+    "a query's result is not proved to depend on its own query alone: {reason}",
+    "let everything about a query come from arguments that are named in queries, such as its position",
+)
+
+RANKS_RANDOM = Message(
+    "OP805",
+    "ranks",
+    "context_parallel: weights that are dropped out at random would be drawn by each rank for itself",
+    "leave dropout out of the attention",
+)
+RANKS_LAYOUT = Message(
+    "OP806",
+    "ranks",
+    "context_parallel: the weighted values do not have the axes of the scores, with the values' in place of the keys'",
+    "multiply as weights @ values, with keys as the scores' last axis, and change the order of axes afterwards",
+)
+
 ALL = {m.code: m for m in tuple(globals().values()) if isinstance(m, Message)}
 
 

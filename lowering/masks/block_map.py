@@ -23,10 +23,12 @@ from ...egraph.terms.sizes import resolve
 from ...egraph.terms.term import Dim, Tensor, Term
 from ...egraph.terms.traversal import rebuild, subterms, tensors
 from ..plan.records import BlockMap, Kernel, Store
+from .tile_ends import TileDecision, decided
 
 MIN_TILES = 64  # pairs of row tile and loop tile: fewer are not worth a launch
 MAX_MAPS = 32  # in a cache
 MAX_TILE_OF_ONE_ROW = 1024  # columns of a tile of one row, which classifies what the row keeps
+MIN_PAIRS_BY_ENDS = 1 << 28  # of row and column, such as 16384 of each: fewer are looked at in 0.4 ms (estimated)
 EMPTY, PARTIAL, FULL = 0, 1, 2
 
 
@@ -156,31 +158,64 @@ def pays(kernel: Kernel, record: BlockMap, row_tile: int, tile: int, sizes: Mapp
     return rows * -(-length(record.loop) // tile) >= MIN_TILES and 2 * map_cost <= loop_cost
 
 
-def class_store(tiling: Tiling) -> Store:
-    """The store of EMPTY, PARTIAL or FULL for [dims..., row blocks, loop blocks], by the number of kept elements.
+@dataclass(frozen=True)
+class _GuardInTiles:
+    """The guard of a map over blocks (`order`) and over the indices within a block (`inside`)."""
 
-    A short last tile of the loop is never full, so that full tiles need no mask.
+    tiling: Tiling
+    guard: Term
+    order: tuple[Dim, ...]
+    inside: tuple[Dim, ...]
+
+    @classmethod
+    def of(cls, tiling: Tiling) -> _GuardInTiles:
+        record, tile = tiling.record, tiling.tile
+        column, within = tiling.place(record.loop, tile)
+        order, inside = [*map(tiling.static, record.dims)], [within]
+        places = {iota(d): iota(tiling.static(d)) for d in record.dims} | {iota(record.loop): column}
+        for rows in record.rows:
+            places[iota(rows)], within_rows = tiling.place(rows, tiling.row_tile)
+            order.append(tiling.blocks(rows, tiling.row_tile))
+            inside.append(within_rows)
+        guard = replaced(record.guard, places, dict(tiling.sizes))
+        return cls(tiling, guard, (*order, tiling.blocks(record.loop, tile)), tuple(inside))
+
+    def by_ends(self) -> TileDecision | None:
+        """What the ends of what is compared tell, if all pairs tell the same, or are too many to look at.
+
+        A map of a finite mask may not leave a tile undecided: a row of it counts that keeps nothing.
+        """
+        found, record = decided(self.guard, self.inside), self.tiling.record
+        pairs = prod(map(self.tiling.length, (*record.dims, *record.rows, record.loop)))
+        may_be_undecided = not record.finite_mask and pairs >= MIN_PAIRS_BY_ENDS
+        return found if found is not None and (found.exact or may_be_undecided) else None
+
+
+def elements_of_a_tile(tiling: Tiling) -> int:
+    """How many elements the class of one tile looks at."""
+    by_ends = _GuardInTiles.of(tiling).by_ends() is not None
+    return 2 * max(tiling.row_tile, tiling.tile) if by_ends else tiling.row_tile * tiling.tile
+
+
+def class_store(tiling: Tiling) -> Store:
+    """The store of EMPTY, PARTIAL or FULL for [dims..., row blocks, loop blocks].
+
+    It goes by the ends of what is compared, or counts the kept elements. By ends of several comparisons, a tile may be
+    PARTIAL that keeps nothing, or all. A short last tile of the loop is never full, so that full tiles need no mask.
     """
-    record, tile = tiling.record, tiling.tile
-    column, within = tiling.place(record.loop, tile)
-    length, block = tiling.length(record.loop), tiling.blocks(record.loop, tile)
-    order, inside = [*map(tiling.static, record.dims)], [within]
-    places = {iota(d): iota(tiling.static(d)) for d in record.dims} | {iota(record.loop): column}
-    for rows in record.rows:
-        places[iota(rows)], within_rows = tiling.place(rows, tiling.row_tile)
-        order.append(tiling.blocks(rows, tiling.row_tile))
-        inside.append(within_rows)
-    order.append(block)
-    kept = cast(replaced(record.guard, places, dict(tiling.sizes)), "int32")
-    for dim in inside:
-        kept = reduce("sum", dim, kept)
+    found, tile, length = _GuardInTiles.of(tiling), tiling.tile, tiling.length(tiling.record.loop)
     one = lambda n: cast(const(n), "int32")
-    whole = eq(kept, one(prod(d.size for d in inside)))
+    if (ends := found.by_ends()) is not None:
+        whole, some = ends.all_kept, cast(ends.some_kept, "int32")
+    else:
+        kept = cast(found.guard, "int32")
+        for dim in found.inside:
+            kept = reduce("sum", dim, kept)
+        whole, some = eq(kept, one(prod(d.size for d in found.inside))), minimum(kept, one(PARTIAL))
     if length % tile:
-        whole = logical_and(whole, le((iota(block) + 1) * const(tile), const(length)))
-    classes = where(whole, one(FULL), minimum(kept, one(PARTIAL)))
-    output = Tensor("classes of tiles", "int32", tuple(d.size for d in order))
-    return Store(classes, output, tuple(order))
+        whole = logical_and(whole, le((iota(found.order[-1]) + 1) * const(tile), const(length)))
+    output = Tensor("classes of tiles", "int32", tuple(d.size for d in found.order))
+    return Store(where(whole, one(FULL), some), output, found.order)
 
 
 def replaced(guard: Term, places: Mapping[Term, Term], sizes: Mapping[str, int]) -> Term:

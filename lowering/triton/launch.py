@@ -42,7 +42,7 @@ from ..launch.triton_compat import (
     shared_memory,
     spilled,
 )
-from ..masks.block_map import EMPTY, Found, MapCache, Tiling, pays, where_rows_keep
+from ..masks.block_map import EMPTY, Found, MapCache, Tiling, elements_of_a_tile, pays, where_rows_keep
 from ..masks.mask_bits import PackedTiling
 from ..masks.tile_lists import distributed_items, visit_lists
 from ..plan.device import H200
@@ -64,7 +64,7 @@ INT32 = 2**31
 MIN_REACH = 256  # elements of a dim from a tile's start that an offset is taken to reach
 Made = tuple[str, tuple[int, ...], tuple[int, ...], torch.dtype]  # name, shape, strides, dtype
 META = torch.device("meta")  # of tensors without memory
-CLASSED = 16384  # elements of a guard that one program tests to class tiles
+CLASSED = 16384  # elements that one program looks at to class tiles
 T = TypeVar("T")
 
 
@@ -516,7 +516,7 @@ def run_triton(
 @lru_cache(maxsize=128)
 def _classifier(tiling: Tiling) -> tuple[Launcher, dict[str, int]]:
     """What finds the classes of a map's tiles, some at a time, and the sizes."""
-    plan, places = class_plan(tiling), max(1, CLASSED // (tiling.row_tile * tiling.tile))
+    plan, places = class_plan(tiling), max(1, CLASSED // elements_of_a_tile(tiling))
     columns = min(places, 16) if plan.kernels[0].columns else 1
     return Launcher(plan, TritonConfig(places // columns, columns, 4, 1)), dict(tiling.sizes)
 

@@ -55,6 +55,7 @@ TABLE = {
     "onepass/graph_passes": "report graph regions translate compiler fusion training runtime",
     "onepass/api": "report graph regions translate compiler fusion runtime graph_passes",
     "onepass/integrations": "api",
+    "onepass/distributed": "report graph regions translate compiler training runtime graph_passes",
     "onepass/testing": "report api",
     "onepass/tune": "report graph regions translate compiler fusion runtime graph_passes api",
     "onepass/bench": "report graph regions translate compiler fusion runtime graph_passes api",
@@ -80,6 +81,7 @@ GROUND = (
     "onepass/errors.py",
     "onepass/messages.py",
     "onepass/process_state.py",
+    "onepass/states.py",
     "onepass/tested_versions.py",
     "onepass/__init__.py",
 )

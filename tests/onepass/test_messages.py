@@ -20,6 +20,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 import onepass
 from onepass import messages
 from onepass.api.wrappers import left_as_written
+from onepass.distributed.shared_attention import Sides, proved
 from onepass.errors import NotFused, Refusal
 from onepass.graph.trace import aten_graph, program_of
 from onepass.regions.region import Region
@@ -62,9 +63,9 @@ def found_by(program: Program) -> list:
     if program.by == "explain":
         report = onepass.explain(function, *inputs, gradients=program.gradients)
         return [*report.refusals, *report.breaks]
-    with pytest.raises(Refusal) as raised:
-        translate(program_of(function, *inputs))
-    return [raised.value]
+    if program.by == "ranks":
+        return raised(proved, function, inputs, Sides({0: 2}, {1: 2, 2: 2}))
+    return raised(lambda: translate(program_of(function, *inputs)))
 
 
 def codes_of(program: Program) -> list[str]:

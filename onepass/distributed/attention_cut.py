@@ -1,0 +1,213 @@
+"""Cuts a traced attention where its keys are gone: what makes the state of some keys, and what follows the merge.
+
+Invariant: the cut graphs compute what the traced graph does. Whether states of parts of the keys merge to the state of
+all is not decided here but proved on terms, in merge_law.py. Example: `softmax(s, -1) @ v * gate` is cut behind the
+product; its state is (softmax(s, -1) @ v, logsumexp(s, -1)), and the gate follows the merge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from math import inf
+
+import torch
+from torch import fx
+from torch.nn.functional import scaled_dot_product_attention
+from torch.overrides import TorchFunctionMode
+
+from .. import messages
+from ..errors import Refusal
+from ..graph.nodes import value_of_node, where_of
+from ..graph.op_kinds import name_of
+from ..graph.trace import aten_graph
+from ..regions.open_calls import inline_library_calls
+
+SOFTMAXES = frozenset({"softmax", "_softmax", "_safe_softmax"})
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A function's ATen graph with one result; inputs: a placeholder for each tensor, in order."""
+
+    graph: fx.Graph
+    inputs: tuple[fx.Node, ...]
+    result: fx.Node
+
+
+@dataclass(frozen=True)
+class AttentionCut:
+    """A place to cut: `mean` is the weighted values, made of the weights of `softmax`; no keys are read behind it."""
+
+    traced: Traced
+    softmax: fx.Node
+    mean: fx.Node
+
+    @property
+    def dim(self) -> int:
+        """The axis of the keys among those of the scores."""
+        return int(self.softmax.args[1])
+
+
+def traced(function: Callable, fakes: Sequence[torch.Tensor]) -> Traced:
+    """The function's graph on fake tensors. Raises Refusal for what has no ATen form, and for several results."""
+    graph = aten_graph(_with_written_attention(function), fakes)
+    inline_library_calls(graph)
+    (result,) = next(node for node in graph.nodes if node.op == "output").args
+    if isinstance(result, tuple | list) and len(result) == 1:
+        (result,) = result
+    if not isinstance(result, fx.Node):
+        raise Refusal(messages.RANKS_ONE_RESULT)
+    inputs = tuple(graph.find_nodes(op="placeholder"))
+    _mark_recorded(graph, [node for node, fake in zip(inputs, fakes, strict=True) if fake.requires_grad])
+    return Traced(graph, inputs, result)
+
+
+def _with_written_attention(function: Callable) -> Callable:
+    """The function with each call of scaled_dot_product_attention written out, so that its scores can be cut."""
+
+    def written(*tensors: torch.Tensor) -> torch.Tensor:
+        with _WrittenAttention():
+            return function(*tensors)
+
+    return written
+
+
+class _WrittenAttention(TorchFunctionMode):
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function is scaled_dot_product_attention:
+            return _attention(*args, **(kwargs or {}))
+        return function(*args, **(kwargs or {}))
+
+
+def _attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, **more):
+    scale, enable_gqa = more.get("scale"), more.get("enable_gqa")
+    if dropout_p:
+        raise Refusal(messages.RANKS_RANDOM)
+    if enable_gqa:
+        key, value = (x.repeat_interleave(query.shape[-3] // x.shape[-3], -3) for x in (key, value))
+    scores = query @ key.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if is_causal:
+        rows, columns = (torch.arange(n, device=query.device) for n in scores.shape[-2:])
+        scores = scores.masked_fill(columns > rows[:, None], -inf)
+    if attn_mask is not None:
+        scores = scores.masked_fill(~attn_mask, -inf) if attn_mask.dtype == torch.bool else scores + attn_mask
+    return torch.softmax(scores, -1).to(value.dtype) @ value
+
+
+def _mark_recorded(graph: fx.Graph, inputs: Collection[fx.Node]) -> None:
+    """Says of the nodes' values which have gradients: they were traced below autograd, which knows of none."""
+    for node in _behind(list(graph.nodes), set(inputs)):
+        value = value_of_node(node)
+        if isinstance(value, torch.Tensor) and value.is_floating_point():
+            value.requires_grad_()
+
+
+def cuts(traced: Traced, keys: Collection[int]) -> Iterator[AttentionCut]:
+    """Places to cut, the earliest first. keys: numbers of the inputs that belong to keys. Raises Refusal."""
+    order = list(traced.graph.nodes)
+    of_keys = _behind(order, {traced.inputs[k] for k in keys})
+    softmaxes = [node for node in order if node in of_keys and name_of(node) in SOFTMAXES]
+    if len(softmaxes) != 1:
+        raise Refusal(messages.RANKS_ONE_SOFTMAX, where_of(traced.result), count=len(softmaxes))
+    (softmax,) = softmaxes
+    for node in order:
+        if node in _behind(order, {softmax}) and node is not softmax and node.op == "call_function":
+            read = _read_without(traced.result, node)
+            if read.isdisjoint(of_keys - _behind(order, {node})):
+                yield AttentionCut(traced, softmax, node)
+
+
+def _behind(order: Sequence[fx.Node], start: Collection[fx.Node]) -> set[fx.Node]:
+    """The nodes that depend on one of these, these included."""
+    found = set(start)
+    for node in order:
+        if not found.isdisjoint(node.all_input_nodes):
+            found.add(node)
+    return found
+
+
+def _read_without(result: fx.Node, cut: fx.Node) -> set[fx.Node]:
+    """What the result depends on, if the cut is given."""
+    found, open_ = set(), [result]
+    while open_:
+        node = open_.pop()
+        if node is not cut and node not in found:
+            found.add(node)
+            open_ += node.all_input_nodes
+    return found
+
+
+def state_graph(cut: AttentionCut) -> fx.GraphModule:
+    """From the inputs: the weighted values, and the logarithms of the sums of exponentials of the scores."""
+    graph, copies = _copied(cut.traced, {})
+    scores = copies[cut.softmax.args[0]]
+    with graph.inserting_before(_output(graph)):
+        wide = _call(graph, torch.ops.aten.to.dtype, scores, _wide(cut.softmax.args[0]))
+        total = _call(graph, torch.ops.aten.logsumexp.default, wide, [cut.dim], True)
+    return _finished(graph, (copies[cut.mean], total))
+
+
+def weighted_graph(cut: AttentionCut) -> fx.GraphModule:
+    """From the inputs and the logarithms of the sums over all keys: the share of some keys in the weighted values, and
+    in the sum of the weights.
+
+    It is linear in the weights exp(s - L), so its gradients are those of all keys where these are given the cotangents
+    g and -g · o: an attention's backward with a given logarithm.
+    """
+    graph, copies = _copied(cut.traced, {})
+    softmax = copies[cut.softmax]
+    scores, dtype = softmax.args[0], value_of_node(cut.softmax).dtype
+    with graph.inserting_before(next(n for n in graph.nodes if n.op != "placeholder")):
+        total = graph.placeholder("onepass_total")
+    with graph.inserting_before(softmax):
+        wide = _call(graph, torch.ops.aten.to.dtype, scores, _wide(cut.softmax.args[0]))
+        weights = _call(graph, torch.ops.aten.exp.default, _call(graph, torch.ops.aten.sub.Tensor, wide, total))
+        share = _call(graph, torch.ops.aten.sum.dim_IntList, weights, [cut.dim], True)
+        narrow = _call(graph, torch.ops.aten.to.dtype, weights, dtype)
+    softmax.replace_all_uses_with(narrow)
+    return _finished(graph, (copies[cut.mean], share))
+
+
+def rest_graph(cut: AttentionCut) -> fx.GraphModule:
+    """From the inputs and the merged values: the function's result."""
+    graph, copies = _copied(cut.traced, {})
+    mean = copies[cut.mean]
+    with graph.inserting_before(next(n for n in graph.nodes if n.op != "placeholder")):
+        merged = graph.placeholder("onepass_merged")
+    merged.meta = dict(cut.mean.meta)
+    mean.replace_all_uses_with(merged)
+    result = merged if cut.traced.result is cut.mean else copies[cut.traced.result]
+    return _finished(graph, result)
+
+
+def _copied(traced: Traced, copies: dict[fx.Node, fx.Node]) -> tuple[fx.Graph, dict[fx.Node, fx.Node]]:
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(traced.graph, copies))
+    return graph, copies
+
+
+def _finished(graph: fx.Graph, result: object) -> fx.GraphModule:
+    _output(graph).args = (result,)
+    graph.eliminate_dead_code()
+    graph.lint()
+    return fx.GraphModule(torch.nn.Module(), graph)
+
+
+def _output(graph: fx.Graph) -> fx.Node:
+    return next(iter(graph.find_nodes(op="output")))
+
+
+def _call(graph: fx.Graph, target: Callable, operand: fx.Node, *more: object) -> fx.Node:
+    """A call with what is known of its value."""
+    node = graph.call_function(target, (operand, *more))
+    values = [value_of_node(m) if isinstance(m, fx.Node) else m for m in node.args]
+    if all(v is not None for v in values):
+        first = values[0]
+        with first.fake_mode:
+            node.meta["val"] = target(*values)
+    return node
+
+
+def _wide(scores: fx.Node) -> torch.dtype:
+    return torch.promote_types(value_of_node(scores).dtype, torch.float32)

@@ -1,0 +1,145 @@
+"""Proves on terms that states of parts of the keys merge to the state of all, and that results go query by query.
+
+What is proved: in the form without shifts, the weighted values are Σ_j exp(s) · w / Σ_j exp(s), where s and w reach the
+elements of key j by j alone. Then Softmax.merge_any_tree (proofs/theory/Softmax.v) holds for every split of the keys.
+Invariant: what is not of this form raises Refusal. Example: a mask by torch.arange(k.shape[-2]) is refused, because it
+is a function of the place in a shard; a mask by positions that travel with the keys is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
+
+from .. import messages
+from ..compiler.assumptions import simplifying
+from ..egraph.calculus.reverse_mode import Result
+from ..egraph.calculus.saved import Mean, logarithms, means
+from ..egraph.derivation import ledger
+from ..egraph.derivation.normalize import Normaliser
+from ..egraph.terms.term import Dim, Term
+from ..egraph.terms.traversal import reduces, subterms
+from ..errors import Refusal
+from ..rules import SHIFT_FREE, SHIFTED_ONCE
+from ..translate.translate import Captured
+
+Axes = Mapping[str, int]  # of tensors by name: the axis of the sequence, from 0
+
+
+@dataclass(frozen=True)
+class Along:
+    """Whether a term reads these tensors' elements at a dim by the dim alone, and depends on it in no other way.
+
+    axes: the tensors' axis along the dim.
+    """
+
+    dim: Dim
+    axes: Axes
+
+    def broken(self, term: Term) -> str:
+        """What else it does with the dim; "" if nothing."""
+        seen: set[Term] = set()
+        open_ = [term]
+        while open_:
+            node = open_.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            if node.op == "load":
+                if reason := self._broken_load(node):
+                    return reason
+            elif node.op == "iota" and self.dim in node.dims:
+                return "it depends on places in a shard"
+            elif node.op == "reduce" and node.attrs[1] == self.dim:
+                return "it reduces over them a second time"
+            else:
+                open_ += node.args
+        return ""
+
+    def _broken_load(self, node: Term) -> str:
+        tensor = node.attrs[0]
+        axis = self.axes.get(tensor.name)
+        for number, index in enumerate(node.args):
+            if number == axis:
+                if index.op != "iota" or index.attrs[0] != self.dim:
+                    return f"{tensor.name} is read at another place than its own"
+            elif self.dim in index.dims:
+                where = "along another axis" if axis is not None else "and is not named as an argument of theirs"
+                return f"{tensor.name} is read by place {where}"
+        return ""
+
+
+def require_merge(captured: Captured, keys: Axes) -> None:
+    """Raises Refusal unless the first result is a mean of values by softmax weights over the keys' own dim."""
+    mean = _mean(captured)
+    if mean is None:
+        raise Refusal(messages.RANKS_NO_LAW, reason="the result is no mean of values by the weights of a softmax")
+    along = Along(mean.total.attrs[1], keys)
+    for part in (mean.score, mean.weight):
+        if reason := along.broken(part):
+            raise Refusal(messages.RANKS_NO_LAW, reason=f"of keys, {reason}")
+
+
+def _mean(captured: Captured) -> Mean | None:
+    results = captured.results[:1]
+    laws = simplifying([result.term for result in results])
+    once = Normaliser((*laws, *ledger.proved(SHIFTED_ONCE)))
+    free = Normaliser((*laws, *ledger.proved(SHIFT_FREE)))
+    normal = [Result(once.normal(r.term), r.output, r.order, None) for r in results]
+    forms = [_value(free.normal(result.term)) for result in normal]
+    order = captured.order
+    for one in means(forms, list(logarithms(normal, free, order)), order):
+        if forms[0] is one.total / one.log.total and one.log.total.op == "reduce":
+            return one
+    return None
+
+
+def _value(form: Term) -> Term:
+    """The result before it is rounded, and without the 0 of rows that have no key, which a state has anyway."""
+    while True:
+        if form.op == "cast":
+            form = form.args[0]
+        elif form.op == "where" and _is_zero(form.args[1]) and _says_no_key(form.args[0]):
+            form = form.args[2]
+        elif form.op == "where" and _is_zero(form.args[2]) and form.args[0].op == "not":
+            if not _says_no_key(form.args[0].args[0]):
+                return form
+            form = form.args[1]
+        else:
+            return form
+
+
+def _is_zero(term: Term) -> bool:
+    return term.op == "const" and term.attrs[0] == 0
+
+
+def _says_no_key(term: Term) -> bool:
+    """Whether it says that the largest of some scores is -∞."""
+    if term.op != "eq":
+        return False
+    largest = [a for a in term.args if any(r.attrs[0] == "max" for r in reduces(a))]
+    return len(largest) == 1 and any(a.op == "const" and a.attrs[0] == -inf for a in term.args)
+
+
+def require_rows(captured: Captured, queries: Axes) -> int:
+    """The axis of the queries in the result. Raises Refusal unless each row is made of its own query."""
+    result, reasons = captured.results[0], []
+    for axis, dim in enumerate(result.order):
+        along = Along(dim, queries)
+        if dim not in result.term.dims:
+            continue
+        reason = along.broken(result.term) or _unread(result.term, dim, queries)
+        if not reason:
+            return axis
+        reasons.append(reason)
+    raise Refusal(messages.RANKS_NOT_BY_ROW, reason=reasons[-1] if reasons else "it reads no query")
+
+
+def _unread(term: Term, dim: Dim, queries: Axes) -> str:
+    """Why the dim is not that of the queries; "" if each tensor of theirs is read by it."""
+    loads = [n for n in subterms(term) if n.op == "load" and n.attrs[0].name in queries]
+    if not loads:
+        return "it reads no query"
+    wrong = [n.attrs[0].name for n in loads if dim not in n.args[queries[n.attrs[0].name]].dims]
+    return f"{wrong[0]} is not read by the result's own row" if wrong else ""

@@ -1,0 +1,307 @@
+"""Three processes, started once, share sequences: results and gradients are those of float64 on the whole sequence."""
+
+import datetime
+import faulthandler
+import functools
+import math
+import signal
+
+import pytest
+import torch
+from torch import distributed
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+import onepass
+from onepass.distributed.positions import head_tail
+from onepass.errors import InputError, Refusal
+from tests.support.processes import SECONDS, together
+
+RANKS, LENGTH = 3, 23
+AXES = {"q": -2, "k": -2, "v": -2, "i": 0, "j": 0, "a": 0, "b": 0, "seen": -1}
+GRADIENTS = ("q", "k", "v", "slopes")
+
+
+def full(q, k, v):
+    return torch.softmax(q @ k.mT / 3, -1) @ v
+
+
+def causal(q, k, v, i, j):
+    return torch.softmax((q @ k.mT / 3).masked_fill(j > i[:, None], -math.inf), -1) @ v
+
+
+def everything(q, k, v, i, j, a, b, slopes):
+    """A causal window inside of documents a and b, softcap, ALiBi, two heads of queries for one of keys."""
+    k, v = (x.repeat_interleave(2, 1) for x in (k, v))
+    apart = i[:, None] - j
+    scores = 5 * torch.tanh(q @ k.mT / 15) - slopes[:, None, None] * apart
+    kept = (apart >= 0) & (apart < 12) & (a[:, None] == b)
+    return torch.softmax(scores.masked_fill(~kept, -math.inf), -1) @ v
+
+
+def library(q, k, v, seen):
+    return scaled_dot_product_attention(q, k, v, attn_mask=seen[None, None, None], scale=0.3, enable_gqa=True).sin()
+
+
+class Scaled(torch.nn.Module):
+    """Attention with a parameter, and a linear map that follows the merge."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(5)
+        self.scale = torch.nn.Parameter(torch.rand(2, 1, 1))
+        self.out = torch.nn.Linear(8, 8)
+
+    def forward(self, q, k, v):
+        return self.out(torch.softmax(q @ k.mT * self.scale, -1) @ v)
+
+
+def contiguous(ranks):
+    """Pieces of the sequence of lengths that differ."""
+    cuts = {2: [9, 14], 3: [8, 7, 8]}[ranks]
+    return list(torch.arange(LENGTH).split(cuts))
+
+
+def tensors_of(name):
+    """The whole problem."""
+    generator = torch.Generator().manual_seed(1)
+    heads = {"everything": (4, 2), "library": (4, 2)}.get(name, (2, 2))
+    found = {n: torch.randn(2, h, LENGTH, 8, generator=generator) for n, h in zip("qkv", (heads[0], *heads[1:] * 2))}
+    at = torch.arange(LENGTH)
+    documents = torch.tensor([0] * 5 + [1] * 11 + [2] * 7)
+    without_keys = documents.where(at != 13, 7)  # a query of a document that no key belongs to
+    more = {"i": at, "j": at, "a": without_keys, "b": documents, "seen": at % 5 != 2}
+    more["slopes"] = torch.rand(4, generator=generator) / 8
+    wanted = {"causal": "i j", "everything": "i j a b slopes", "library": "seen"}.get(name, "")
+    return found | {n: more[n] for n in wanted.split()}
+
+
+CASES = {
+    "full, ring of 2": (full, "ring", 2, contiguous),
+    "full, all-gather of 3": (full, "all-gather", 3, contiguous),
+    "causal, ring of 2": (causal, "ring", 2, lambda ranks: head_tail(LENGTH, ranks)),
+    "everything, ring of 3": (everything, "ring", 3, contiguous),
+    "library, chosen for 2": (library, None, 2, contiguous),
+}
+
+
+def local(function, parts, rank):
+    """A rank's part of the problem, the arguments that are shared out, and the gradient of its part of the result."""
+    whole = tensors_of(function.__name__)
+    mine = parts[rank]
+    own = {n: x.index_select(AXES[n], mine) if n in AXES else x.clone() for n, x in whole.items()}
+    sides = [{n: AXES[n] for n in names if n in own} for names in (("q", "i", "a"), ("k", "v", "j", "b", "seen"))]
+    return own, dict(queries=sides[0], keys=sides[1]), cotangent(whole["q"]).index_select(-2, mine)
+
+
+def cotangent(q):
+    return torch.randn(q.shape, generator=torch.Generator().manual_seed(2))
+
+
+def stepped(call, given, grad):
+    """The result and the gradients, by name."""
+    wanted = {n: x.requires_grad_() for n, x in given.items() if n in GRADIENTS}
+    result = call(**given)
+    found = torch.autograd.grad(result, [*wanted.values()], grad.to(result.dtype))
+    return {"result": result.detach(), **dict(zip(wanted, found, strict=True))}
+
+
+def of_case(name, rank, mesh):
+    function, schedule, ranks, parts = CASES[name]
+    own, sides, grad = local(function, parts(ranks), rank)
+    call = onepass.context_parallel(function, mesh, schedule=schedule, strict=True, deterministic=True, **sides)
+    found = stepped(call, own, grad)
+    again = stepped(call, own, grad)
+    notes = {part.why_not for known in call._known.values() for part in known.parts.values()}
+    return found | {"same bits": all(torch.equal(found[n], again[n]) for n in found), "notes": notes}
+
+
+def of_half(rank, mesh):
+    """bfloat16: states are merged in float32."""
+    own, sides, grad = local(full, contiguous(2), rank)
+    own = {n: x.bfloat16() for n, x in own.items()}
+    return stepped(onepass.context_parallel(full, mesh, schedule="ring", **sides), own, grad)
+
+
+def of_module(rank, mesh):
+    """Of parameters each rank has its queries' part, as in data parallel."""
+    own, sides, grad = local(full, contiguous(2), rank)
+    module = Scaled()
+    call = onepass.context_parallel(module, mesh, schedule="ring", **sides)
+    found = stepped(call, own, grad)
+    return found | dict(enumerate(torch.autograd.grad(call(**own), [*module.parameters()], grad)))
+
+
+def of_dtensors(rank, mesh):
+    """Sharded tensors in, a sharded tensor out."""
+    whole = tensors_of("full")
+    given = [distribute_tensor(whole[n], mesh, [Shard(2)]).requires_grad_() for n in "qkv"]
+    result = onepass.context_parallel(full, mesh)(*given)
+    grad = distribute_tensor(cotangent(whole["q"]), mesh, [Shard(2)])
+    found = torch.autograd.grad(result, given, grad)
+    placed = result.placements == (Shard(2),) and result.shape == whole["q"].shape
+    return {"placed": placed, "result": result.full_tensor(), **{n: g.full_tensor() for n, g in zip("qkv", found)}}
+
+
+MORE = {"half": of_half, "module": of_module, "dtensors": of_dtensors}
+
+
+def work(rank, folder):
+    """What one rank finds in all cases."""
+    faulthandler.register(signal.SIGUSR1, (folder / f"where{rank}").open("w"))
+    torch.set_num_threads(1)
+    limit = datetime.timedelta(seconds=SECONDS // 2)
+    meeting = f"file://{folder}/meeting"
+    distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=RANKS, timeout=limit)
+    try:
+        meshes = {2: DeviceMesh("cpu", [0, 1]), 3: init_device_mesh("cpu", (1, 3), mesh_dim_names=("dp", "cp"))["cp"]}
+        for name, (_, _, ranks, _) in CASES.items():
+            if rank < ranks:
+                torch.save(of_case(name, rank, meshes[ranks]), folder / f"{name} {rank}")
+        for name, found in MORE.items():
+            if rank < 2:
+                torch.save(found(rank, meshes[2]), folder / f"{name} {rank}")
+        distributed.barrier()
+    finally:
+        distributed.destroy_process_group()
+    (folder / f"done{rank}").touch()
+
+
+def exact(function, whole, grad):
+    """Float64 eager on the whole sequence; a row without keys is 0, and so are its gradients."""
+    given = {n: x.double() if x.is_floating_point() else x for n, x in whole.items()}
+    alone = torch.zeros(LENGTH, 1, dtype=torch.bool)
+    if "a" in given:  # eager gives NaN without keys, which spreads in its gradients: the row is left out of them
+        alone = ~torch.isin(given["a"], given["b"])[:, None]
+        given["a"] = given["a"].where(~alone[:, 0], given["b"])
+    right = stepped(function, given, grad.masked_fill(alone, 0.0))
+    return right | {"result": right["result"].masked_fill(alone, 0.0)}
+
+
+def check_case(name, found):
+    function, _, ranks, parts = CASES[name]
+    whole, each = tensors_of(function.__name__), found(name, ranks)
+    right = exact(function, whole, cotangent(whole["q"]))
+    if "slopes" in right:
+        total = sum(mine["slopes"] for mine in each)
+        torch.testing.assert_close(total, right.pop("slopes").float(), rtol=1e-4, atol=1e-4)
+    for mine, part in zip(each, parts(ranks), strict=True):
+        assert_part(mine, right, part, 1e-5)
+        assert mine["same bits"], "two runs differ"
+        assert mine["notes"] == {""}, "no derived backward"
+
+
+def check_half(found):
+    whole = tensors_of("full")
+    rounded = {n: x.bfloat16() for n, x in whole.items()}
+    right = exact(full, rounded, cotangent(whole["q"]).bfloat16())
+    for mine, part in zip(found("half", 2), contiguous(2), strict=True):
+        assert mine["result"].dtype == torch.bfloat16
+        assert_part(mine, right, part, 3e-2)
+
+
+def check_module(found):
+    whole, module, each = tensors_of("full"), Scaled().double(), found("module", 2)
+    grad = cotangent(whole["q"])
+    right = exact(module, whole, grad)
+    result = module(*(whole[n].double() for n in "qkv"))
+    for mine, part in zip(each, contiguous(2), strict=True):
+        assert_part(mine, right, part, 1e-5)
+    for n, expected in enumerate(torch.autograd.grad(result, [*module.parameters()], grad.double())):
+        torch.testing.assert_close(sum(mine[n] for mine in each), expected.float(), rtol=1e-4, atol=1e-4)
+
+
+def check_dtensors(found):
+    whole = tensors_of("full")
+    right = exact(full, whole, cotangent(whole["q"]))
+    for mine in found("dtensors", 2):
+        assert mine["placed"]
+        assert_part(mine, right, torch.arange(LENGTH), 1e-5)
+
+
+def assert_part(mine, right, part, tolerance):
+    for n, expected in right.items():
+        own = expected.index_select(-2, part)
+        torch.testing.assert_close(mine[n].double(), own, rtol=tolerance, atol=tolerance, msg=f"{n} {{}}".format)
+
+
+@pytest.mark.slow
+def test_ranks_find_what_one_finds(tmp_path, monkeypatch):
+    """One test, as its processes are started once for all cases."""
+    monkeypatch.setenv("ONEPASS_CACHE", str(tmp_path / "cache"))
+    together(work, folder=tmp_path, ranks=RANKS)
+    found = lambda name, ranks: [torch.load(tmp_path / f"{name} {rank}") for rank in range(ranks)]
+    checks = {name: functools.partial(check_case, name) for name in CASES}
+    checks |= {"half": check_half, "module": check_module, "dtensors": check_dtensors}
+    wrong = {}
+    for name, check in checks.items():
+        try:
+            check(found)
+        except AssertionError as error:
+            wrong[name] = str(error)
+    assert not wrong
+
+
+# One rank, in this process --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def mesh(tmp_path):
+    """A mesh of this process alone."""
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
+    yield init_device_mesh("cpu", (1, 1), mesh_dim_names=("dp", "cp"))
+    distributed.destroy_process_group()
+
+
+def test_one_rank_is_the_function(mesh):
+    whole = tensors_of("everything")
+    grad = cotangent(whole["q"])
+    call = onepass.context_parallel(
+        everything, mesh, "cp", queries={"q": 2, "i": 0, "a": 0}, keys={"k": 2, "v": 2, "j": 0, "b": 0}
+    )
+    found = stepped(call, whole, grad)
+    for n, expected in exact(everything, whole, grad).items():
+        torch.testing.assert_close(found[n], expected.float(), rtol=1e-5, atol=1e-5)
+    assert call.reports and all(region.ran for report in call.reports for region in report.regions)
+
+
+WRONG = {
+    "takes a function or a module": lambda mesh: onepass.context_parallel(3, mesh, "cp"),
+    "schedule is one of ring, all-gather": lambda mesh: onepass.context_parallel(full, mesh, "cp", schedule="tree"),
+    "has 2 dims: name the one": lambda mesh: onepass.context_parallel(full, mesh),
+    "no dim 'tp'": lambda mesh: onepass.context_parallel(full, mesh, "tp"),
+    "no dim 2": lambda mesh: onepass.context_parallel(full, mesh, 2),
+    "has no argument 'key'": lambda mesh: onepass.context_parallel(full, mesh, "cp", keys={"key": 0}),
+    "missing a required argument": lambda mesh: onepass.context_parallel(full, mesh, "cp")(torch.ones(1, 2)),
+    "v of full is shared out": lambda mesh: onepass.context_parallel(full, mesh, "cp")(*tensors("qk"), 1.0),
+    "so none is -2": lambda mesh: onepass.context_parallel(full, mesh, "cp")(*tensors("qk"), torch.ones(3)),
+    "parts of one sequence": lambda mesh: onepass.context_parallel(full, mesh, "cp")(
+        *tensors("qk"), tensors("v")[0][:, :, 1:]
+    ),
+}
+
+
+def tensors(names):
+    return [tensors_of("full")[n] for n in names]
+
+
+@pytest.mark.parametrize("said", WRONG)
+def test_wrong_arguments_are_refused(said, mesh):
+    with pytest.raises(InputError, match=said):
+        WRONG[said](mesh)
+
+
+def test_a_function_whose_states_do_not_merge_is_refused_at_its_call(mesh):
+    by_place = functools.partial(causal, i=torch.arange(LENGTH), j=torch.arange(LENGTH))
+    with pytest.raises(Refusal, match="it does not run on its arguments"):
+        onepass.context_parallel(lambda q, k, v: by_place(q, k, v), mesh, "cp")(*tensors("qkv"))
+
+
+def test_tensors_on_another_mesh_or_sharded_in_another_way_are_refused(mesh):
+    other = distribute_tensor(tensors_of("full")["q"], mesh["dp"], [Shard(2)])
+    with pytest.raises(InputError, match="q is on another mesh"):
+        onepass.context_parallel(full, mesh["cp"])(other, *tensors("kv"))
+    heads = distribute_tensor(tensors_of("full")["q"], mesh["cp"], [Shard(1)])
+    with pytest.raises(InputError, match=r"q is placed as .* and is to be"):
+        onepass.context_parallel(full, mesh["cp"])(heads, *tensors("kv"))
