@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 
 from ...egraph.forks import cached_property
 from ...egraph.terms.affine import affine
-from ...egraph.terms.ops import cast, iota, make
+from ...egraph.terms.ops import cast, const, iota, make
 from ...egraph.terms.term import Dim, Tensor, Term
-from ...egraph.terms.traversal import substitute
+from ...egraph.terms.traversal import substitute, subterms
 from ..analysis.contiguous_axes import along
 from ..analysis.data_indices import place_conditions
 from ..analysis.softmax_scaling import (
@@ -26,8 +26,9 @@ from ..analysis.softmax_scaling import (
 )
 from ..plan.dtypes import HALVES, is_integer, literal
 from ..plan.records import NotPlannable
+from ..plan.term_edits import replace_from_above
 from ..plan.thresholds import HIDDEN_SCORE
-from .interleaved import interleaved
+from .dialect import TRITON
 from .ops import FOLDS, TileValue, atom, floating_loads_below, identity, operation
 from .products import contract
 from .serial_folds import serial_fold
@@ -67,8 +68,8 @@ class TileWriter(Tiles):
         build = STRUCTURAL.get(node.op)
         if build is not None:
             return build(self, node, home)
-        if node.op == "where" and (side_by_side := interleaved(self, node)) is not None:
-            return side_by_side
+        if node.op == "where" and (columns := self._interleaved(node)) is not None:
+            return columns
         return self._pointwise(node, [self.value(a, home) for a in node.args])
 
     def _pointwise(self, node: Term, args: list[TileValue]) -> TileValue:
@@ -80,6 +81,37 @@ class TileWriter(Tiles):
             texts = [f"{t}{to_float32}" if a.dtype in HALVES else t for t, a in zip(texts, args, strict=True)]
         text = operation(node, texts, self.dialect, self.facts.machine)
         return TileValue(f"({text}).to({self.type_name(node.dtype)})" if narrow else text, dims, node.dtype)
+
+    def _interleaved(self, node: Term) -> TileValue | None:
+        """A choice by the parity of the columns, where neither side has them but as d // 2; None for another choice.
+
+        Each side is a tile of half the columns, and they are put side by side: otherwise each column would be loaded by
+        itself, and computed in both ways. Example: two numbers of four bits in a byte,
+        where(d % 2 <= 0, x[d // 2] % 16, x[d // 2] // 16).
+        """
+        dim = _alternating(node.args[0]) if self.dialect is TRITON else None
+        if dim is None or (half := self._half_of(dim)) is None:
+            return None
+        sides = [_by_half(side, dim, half) for side in node.args[1:]]
+        if not all(_is_dense(side, dim, half) for side in sides):
+            return None
+        values = [self.value(side) for side in sides]
+        dims = self.union(*values)
+        if dims[-1] != half or len({v.dtype for v in values}) > 1:
+            return None
+        joined, dims = self.call("join", *(self.spread(v, dims).text for v in values)), (*dims[:-1], dim)
+        return TileValue(self.call("reshape", joined, self.shape(dims)), dims, node.dtype)
+
+    def _half_of(self, dim: Dim) -> Dim | None:
+        """A dim of half the columns, in the place of the whole one; None if no tile holds that without padding."""
+        extent = self.resident.get(dim, 0)
+        if not isinstance(extent, int) or extent != dim.size or extent % 2 or extent == 2:
+            return None
+        half = Dim(f"{dim.name}_half", extent // 2)
+        if half not in self.resident:
+            self.resident[half], at = extent // 2, self.tile_dims.index(dim)
+            self.tile_dims = (*self.tile_dims[:at], half, *self.tile_dims[at:])
+        return half
 
     def _cast(self, value: TileValue, node: Term) -> TileValue:
         if value.dtype == node.dtype or (node.dtype, value.dtype) == ("int64", "int32"):
@@ -296,6 +328,34 @@ class TileWriter(Tiles):
 
     def _refuse(self, node: Term) -> TileValue:
         raise NotPlannable(f"{node.op} has no text outside of its sum")
+
+
+# Columns of two kinds that alternate
+
+
+def _alternating(condition: Term) -> Dim | None:
+    """The dim d of d % 2 <= 0, which holds for even columns."""
+    if condition.op != "le" or condition.args[1] is not const(0) or condition.args[0].op != "mod":
+        return None
+    index, size = condition.args[0].args
+    return index.attrs[0] if index.op == "iota" and size is const(2) else None
+
+
+def _by_half(side: Term, dim: Dim, half: Dim) -> Term:
+    """The term with d // 2 as a coordinate of its own."""
+    pairs = {t for t in subterms(side) if t.op == "floordiv" and t.args[0] is iota(dim) and t.args[1] is const(2)}
+    return replace_from_above(side, dict.fromkeys(pairs, iota(half)))
+
+
+def _is_dense(side: Term, dim: Dim, half: Dim) -> bool:
+    """Whether the term has d as d // 2 only, and reads neighbouring places by it.
+
+    Of a term that reads every second column, a load would take the elements one by one.
+    """
+    if dim in side.dims or half not in side.dims:
+        return False
+    found = [index for load in subterms(side) if load.op == "load" for index in load.args if half in index.dims]
+    return all(affine(index)[0].get(iota(half)) == 1 for index in found)
 
 
 # Exponents of weights, in base 2. A weight is exp2(exponent) of a score and a shift, the largest score so far.

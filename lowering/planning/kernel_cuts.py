@@ -141,8 +141,12 @@ def _is_stored_sum(store: Store, planning: Planning) -> bool:
     is_sum = store.term.op == "reduce" and store.term.attrs[0] == "sum" and store.output.dtype == "float32"
     if not is_sum or store.combine != "set" or store.output.name in planning.results:
         return False
-    nodes = {n for term in planning.terms for n in subterms(term)}
-    reads = {n for n in nodes if n.op == "load" and n.attrs[0] == store.output}
+    return _is_only_multiplied(store.output, {n for term in planning.terms for n in subterms(term)})
+
+
+def _is_only_multiplied(tensor: Tensor, nodes: set[Term]) -> bool:
+    """Whether each load of the tensor is a factor of a sum, and nothing else."""
+    reads = {n for n in nodes if n.op == "load" and n.attrs[0] == tensor}
     factors = {f for n in nodes if n.op == "reduce" and n.attrs[0] == "sum" for f in sum_factors(n)}
     return reads <= factors and all(n.op in ("mul", "reduce") for n in nodes if not reads.isdisjoint(n.args))
 
