@@ -20,7 +20,7 @@ N = 1000
 SEED = 0
 OPTIONS =
 
-.PHONY: help demo test test-all lint fuzz gallery refusals laws derivation schema prove theory docs bench clean
+.PHONY: help demo test test-all lint fuzz gallery refusals laws derivation measurements schema prove theory docs bench clean
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +54,9 @@ lint: $(READY) ## ruff and mypy
 
 refusals: $(READY) ## writes docs/refusals.md
 	$(PYTHON) -m tests.docs.refusals
+
+measurements: $(READY) ## writes the tables of docs/measurements.md
+	$(PYTHON) -m tests.docs.measurements
 
 schema: $(READY) ## writes docs/report.schema.json
 	$(PYTHON) -m tests.docs.schema

@@ -8,6 +8,7 @@ folder; empty is as if it were not set, "off" and its like say that nothing is k
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import stat
 import tempfile
@@ -16,6 +17,9 @@ from pathlib import Path
 
 OFF = ("0", "off", "no", "none")
 SAFELY = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
+
+
+log = logging.getLogger(__name__)
 
 
 def _said() -> str:
@@ -45,12 +49,34 @@ def write_source(kept: Path | None, name: str, text: str) -> Path | None:
 
     Raises OSError where it cannot be written.
     """
-    debug = os.environ.get("ONEPASS_DEBUG_DIR", "").strip()
-    if not debug and kept is None:
+    debug = debug_folder()
+    if debug is None and kept is None:
         return None
-    place = make_private(Path(os.path.expanduser(debug))) if debug else make_own(kept / "source")
+    place = make_private(debug) if debug else make_own(kept / "source")
     write_whole(place / name, text)
     return place / name
+
+
+def debug_folder() -> Path | None:
+    """The folder of $ONEPASS_DEBUG_DIR, in which the texts of all stages are kept; None if it names none."""
+    debug = os.environ.get("ONEPASS_DEBUG_DIR", "").strip()
+    return Path(os.path.expanduser(debug)) if debug else None
+
+
+def keep_stage(name: str, text: str) -> None:
+    """Adds the text of a stage to this process's file in that folder, if there is one. Never raises.
+
+    Example: "graph after replace" in stages-4711.txt.
+    """
+    if (folder := debug_folder()) is None:
+        return
+    try:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | SAFELY
+        handle = os.open(make_private(folder) / f"stages-{os.getpid()}.txt", flags, 0o600)
+        with open(handle, "a", encoding="utf-8") as file:
+            file.write(f"--- {name}\n{text}\n\n")
+    except OSError as error:
+        log.warning("onepass: no text of %s: %s", name, error)
 
 
 def make_private(folder: Path) -> Path:

@@ -12,6 +12,29 @@ from importlib.util import spec_from_file_location as _spec_from_file_location
 from pathlib import Path as _Path
 from types import ModuleType as _ModuleType
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # what __getattr__ gives, for type checkers and editors
+    from . import errors as errors
+    from . import testing as testing
+    from .api.backend import onepass_backend as onepass_backend
+    from .api.compile import compile as compile
+    from .api.explain import explain as explain
+    from .api.graph_pass import GraphPass as GraphPass
+    from .api.plan import plan as plan
+    from .compiler.rule_admission import check as check
+    from .distributed.context_parallel import context_parallel as context_parallel
+    from .egraph import Rule as Rule
+    from .egraph import independent as independent
+    from .egraph import positive as positive
+    from .egraph import rule as rule
+    from .report.records import Report as Report
+    from .report.records import reports as reports
+    from .states import State as State
+    from .states import merge as merge
+    from .states import merge_over as merge_over
+    from .states import state as state
+    from .states import state_of as state_of
+
 __version__ = "0.1.0"
 
 _HOME = {  # public name: the module that holds it; a module that is public itself is its own home
@@ -65,14 +88,16 @@ if (_ROOT / "pyproject.toml").is_file() and all((_ROOT / part / "__init__.py").i
     _sys.meta_path.insert(0, _PartsOfCheckout())
 
 
-def __getattr__(name: str) -> object:
-    home = _HOME.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{_meant(name)}")
-    module = _import_module(f".{home}", __name__)
-    value = module if home == name else getattr(module, name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # a type checker would take every name for known
+
+    def __getattr__(name: str) -> object:
+        home = _HOME.get(name)
+        if home is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}{_meant(name)}")
+        module = _import_module(f".{home}", __name__)
+        value = module if home == name else getattr(module, name)
+        globals()[name] = value
+        return value
 
 
 def _meant(name: str) -> str:

@@ -3,9 +3,7 @@
 Example: `python -m onepass demo`.
 """
 
-import sys
-
-from .cli.commands import main
+from .cli.commands import run
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run()

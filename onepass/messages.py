@@ -76,10 +76,22 @@ CONSTANT = Message(
     "pass the tensor as an argument, or register it as a buffer of the module",
 )
 ARGUMENT = Message(
-    "OP112", "argument", "an argument of {type} cannot be stored", "give numbers, tensors, dtypes or devices"
+    "OP112", "argument", "an argument of type {type} cannot be stored", "give numbers, tensors, dtypes or devices"
 )
 NO_METADATA = Message(
     "OP113", "no metadata", "nothing is known about the value of {name}", "trace the graph with example inputs"
+)
+PACKAGED = Message(
+    "OP114",
+    "package",
+    "a package of AOTInductor may be loaded where no Python is, and onepass's operation is Python",
+    'GraphPass(aot="python") fuses it, for processes that import onepass.operator',
+)
+WRAPPED = Message(
+    "OP115",
+    "wrapper",
+    "with its option cpp_wrapper, Inductor cannot write a call of onepass's operation in C++",
+    "leave out cpp_wrapper",
 )
 
 # Finding: which nodes belong together ---------------------------------------------------------------------------------
@@ -115,11 +127,6 @@ FAST_PATH = Message(
     "torch.backends.mha.set_fastpath_enabled(False) lets them call smaller ones",
     "call torch.backends.mha.set_fastpath_enabled(False) first",
 )
-RESULTS_AS_A_WHOLE = Message(
-    "OP206", "opaque", "the results of {call} are used as a whole", "take its results apart: `result, weights = ...`"
-)
-RESULT_NO_TENSOR = Message("OP207", "opaque", "a result of {call} is used that is no tensor", WRITTEN_OUT)
-MAKES_A_CONSTANT = Message("OP208", "opaque", "{call} is kept whole: it makes a constant tensor", WRITTEN_OUT)
 KEPT_WHOLE = Message("OP209", "opaque", "{call} is kept whole: {reason}", WRITTEN_OUT)
 
 # Moving: what forbids to compute the region in one place --------------------------------------------------------------
@@ -194,12 +201,6 @@ MAY_SHARE_MEMORY = Message(
     "{written} is written between what the region reads of {read}, and may be its memory",
     WRITTEN_AS_A_VALUE,
 )
-SIZE_NOT_IN_GRAPH = Message(
-    "OP315",
-    "sizes",
-    "no value in the graph gives the size {size}",
-    "compile with dynamic=False, which makes the sizes numbers",
-)
 FLOAT_AT_RUN_TIME = Message(
     "OP316",
     "sizes",
@@ -210,9 +211,6 @@ FLOAT_AT_RUN_TIME = Message(
 # Translating: what an operation means ---------------------------------------------------------------------------------
 
 NO_TERMS = Message("OP401", "operation", "{call} is not supported", ELSEWHERE)
-LIST_OF_TENSORS = Message(
-    "OP402", "unknown", "the region's result is a list of tensors", "return the tensors of the list one by one"
-)
 NO_FLOATING_RESULT = Message("OP403", "dtype", "the region's result is {dtype}, not floating", FLOATS)
 NO_SCORE_KEPT = Message(
     "OP404",
@@ -331,8 +329,8 @@ SEVERAL_DIMS = Message(
 GROUP_SIZE = Message(
     "OP430",
     "shape",
-    "{call}: the number of heads in a group is not known",
-    "compile with dynamic=False, or repeat the keys and values by repeat_interleave",
+    "{call}: keys and values have different numbers of heads, or numbers that are not known",
+    "repeat the heads of keys and values by repeat_interleave, or compile with dynamic=False",
 )
 RESHAPE = Message(
     "OP431",
@@ -393,6 +391,12 @@ INVARIANT_IN_TRAINING = Message(
     "invariant",
     "an invariant result has no gradients: those of keys are sums over queries",
     "call it under torch.no_grad(), or leave the option invariant out",
+)
+JOINT_GRAPH = Message(
+    "OP603",
+    "joint graph",
+    "joint_custom_pre_pass got a joint graph of forward and backward, as an input or a parameter wants a gradient",
+    "call the model under torch.no_grad() (eval() does not do that), or set pre_grad_custom_pass instead",
 )
 GRAPH_BREAK = Message(
     "OP701",

@@ -27,6 +27,7 @@ from ..analysis.softmax_scaling import (
 from ..plan.dtypes import HALVES, is_integer, literal
 from ..plan.records import NotPlannable
 from ..plan.thresholds import HIDDEN_SCORE
+from .interleaved import interleaved
 from .ops import FOLDS, TileValue, atom, floating_loads_below, identity, operation
 from .products import contract
 from .serial_folds import serial_fold
@@ -66,6 +67,8 @@ class TileWriter(Tiles):
         build = STRUCTURAL.get(node.op)
         if build is not None:
             return build(self, node, home)
+        if node.op == "where" and (side_by_side := interleaved(self, node)) is not None:
+            return side_by_side
         return self._pointwise(node, [self.value(a, home) for a in node.args])
 
     def _pointwise(self, node: Term, args: list[TileValue]) -> TileValue:

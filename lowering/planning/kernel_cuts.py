@@ -26,6 +26,7 @@ from ..analysis.dim_roles import (
     loop_reductions,
     size_key,
     state_dims,
+    sum_factors,
 )
 from ..analysis.exact_products import rounded_sums, signature
 from ..analysis.nested_sums import reductions
@@ -119,11 +120,12 @@ def reuse_parts(planning: Planning) -> Planning:
 
 
 def round_stored_sums(planning: Planning) -> Planning:
-    """A pass: a sum of products that the program itself rounds to half precision is stored in half precision.
+    """A pass: a stored sum that the program itself rounds to half precision is stored in half precision, where it is
+    only multiplied and summed again.
 
-    Whoever multiplies it then has one product of halves instead of several that keep more bits, and half the bytes to
-    read. Example: the query of latent attention, raised to the latent width by the program in bfloat16. In float16 it
-    has to be the same sum, factor by factor: without a scale it might be beyond the dtype's largest number.
+    Who multiplies it then has one product of halves instead of several that keep more bits, and half the bytes to read.
+    Example: the query of latent attention, raised to the latent width by the program in bfloat16. In float16 it has to
+    be the same sum, factor by factor: without a scale it might be beyond the dtype's largest number.
     """
     rounded = rounded_sums(planning.references)
     for name in [store.output.name for store in planning.stores]:
@@ -137,7 +139,12 @@ def round_stored_sums(planning: Planning) -> Planning:
 
 def _is_stored_sum(store: Store, planning: Planning) -> bool:
     is_sum = store.term.op == "reduce" and store.term.attrs[0] == "sum" and store.output.dtype == "float32"
-    return is_sum and store.combine == "set" and store.output.name not in planning.results
+    if not is_sum or store.combine != "set" or store.output.name in planning.results:
+        return False
+    nodes = {n for term in planning.terms for n in subterms(term)}
+    reads = {n for n in nodes if n.op == "load" and n.attrs[0] == store.output}
+    factors = {f for n in nodes if n.op == "reduce" and n.attrs[0] == "sum" for f in sum_factors(n)}
+    return reads <= factors and all(n.op in ("mul", "reduce") for n in nodes if not reads.isdisjoint(n.args))
 
 
 def _with_rounded(planning: Planning, store: Store, dtype: str) -> Planning:

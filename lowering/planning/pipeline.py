@@ -15,6 +15,7 @@ from itertools import groupby
 
 from ...egraph.terms.printing import show_let
 from ..plan.records import Kernel, Store
+from ..source_folder import debug_folder, keep_stage
 from .build_loops import (
     attach_block_maps,
     build_loops,
@@ -128,9 +129,13 @@ def _run(one: PlanPass, planning: Planning) -> Planning:
         return planning
     if one.name not in after.plan_passes:
         after = replace(after, plan_passes=(*after.plan_passes, one.name))
-    if os.environ.get(PRINT_PASSES, "0") not in ("", "0"):
-        where = f" on {planning.focus}" if planning.focus else ""
-        print(f"--- after {one.stage}/{one.name}{where}", *described(after), sep="\n", file=sys.stderr)
+    printed = os.environ.get(PRINT_PASSES, "0") not in ("", "0")
+    if printed or debug_folder():
+        name = f"after {one.stage}/{one.name}" + (f" on {planning.focus}" if planning.focus else "")
+        text = "\n".join(described(after))
+        keep_stage(f"plan {name}", text)
+        if printed:
+            print(f"--- {name}", text, sep="\n", file=sys.stderr)
     return after
 
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from ..errors import InputError
 
+Called = TypeVar("Called", bound=Callable)
 ISOLATED = {"isolate_recompiles": True}  # torch 2.11 may lack it, and recompile_limit: its limit is 8
 
 
@@ -23,8 +24,8 @@ def isolated(most: int) -> dict[str, Any]:
 
 
 def compile(
-    function: Callable, *, dynamic: bool | None = None, fullgraph: bool = False, mode: str | None = None, **options: Any
-) -> Callable:
+    function: Called, *, dynamic: bool | None = None, fullgraph: bool = False, mode: str | None = None, **options: Any
+) -> Called:
     """The compiled function or module, as torch.compile(function, backend="onepass", ...) gives it.
 
     dynamic, fullgraph, mode: those of torch.compile. options: those of the backend, such as rules=[...] or strict=True.

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from torch import fx
 from torch._inductor.custom_graph_pass import CustomGraphPass
 
+from .. import messages
 from ..compiler import disk_cache
 from ..compiler.options import OptionError, Options
 from ..egraph.rewrite.serialization import digest
@@ -62,8 +63,7 @@ class GraphPass(CustomGraphPass):
         from ..runtime.compile_ahead import compile_ahead
 
         if any(n.op == "placeholder" and "tangents" in n.name for n in graph.nodes):
-            reason = "a joint graph of forward and backward is left as it is: use pre_grad_custom_pass or the backend"
-            return Report(refusals=(Refused(reason, kind="joint graph"),))
+            return Report(refusals=(Refused.of(messages.JOINT_GRAPH),))
         if (report := left_as_written({}, self.aot)) is not None:
             return report
         report = rewrite(graph, self.options)

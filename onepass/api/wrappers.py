@@ -14,23 +14,19 @@ from torch import fx
 from torch._inductor import config
 from torch._inductor.virtualized import V
 
+from .. import messages
 from ..report.records import Refused, Report
 from ..runtime import operator  # noqa: F401  (registers the operation)
 
 AOT = ("anywhere", "python")
-PACKAGED = (
-    "a package of AOTInductor's may be loaded where no Python is: for processes that import onepass.operator, "
-    'GraphPass(aot="python") fuses it'
-)
-WRAPPED = "with its option cpp_wrapper, Inductor cannot write a call of onepass's operation in C++"
 
 
 def left_as_written(options: Mapping[str, object], aot: str = AOT[0]) -> Report | None:
     """The report for a graph whose wrapper cannot call the operation; None if it can. `options`: of Inductor."""
     if V.aot_compilation:
-        return None if aot == "python" else Report(refusals=(Refused(PACKAGED, kind="package"),))
+        return None if aot == "python" else Report(refusals=(Refused.of(messages.PACKAGED),))
     if options.get("cpp_wrapper", config.cpp_wrapper):
-        return Report(refusals=(Refused(WRAPPED, kind="wrapper"),))
+        return Report(refusals=(Refused.of(messages.WRAPPED),))
     return None
 
 

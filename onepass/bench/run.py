@@ -13,6 +13,7 @@ import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import date
 from functools import partial
 from importlib import metadata
 
@@ -189,11 +190,11 @@ def machine() -> str:
 
 
 def versions() -> str:
-    """The versions of everything that takes part."""
+    """The versions of everything that takes part, and the day."""
     found = {"python": platform.python_version(), "torch": torch.__version__, "onepass": _version("onepass")}
     found |= {"triton": _version("triton"), "fa3-fwd": _version("fa3-fwd"), "cuda": torch.version.cuda or ""}
     found["cudnn"] = str(torch.backends.cudnn.version() or "") if torch.cuda.is_available() else ""
-    return " ".join(f"{name} {number}" for name, number in found.items() if number)
+    return " ".join(f"{name} {number}" for name, number in found.items() if number) + f" on {date.today()}"
 
 
 def _version(name: str) -> str:

@@ -44,7 +44,8 @@ def _add_inputs(parser: CommandParser) -> None:
     text = "make an input of this shape, as 1,8,1024,64 or mask=1024,1024:bool; may be given again"
     parser.add_argument("--shape", metavar="[NAME=]SIZES[:DTYPE]", type=shape, action="append", default=[], help=text)
     parser.add_argument("--dtype", choices=DTYPES, default="", help="the dtype of floating inputs and parameters")
-    parser.add_argument("--device", default="", help="where inputs and parameters are, as cpu or cuda")
+    text = "where inputs and parameters are, as cpu or cuda; for explain also a GPU that is not here, as h100"
+    parser.add_argument("--device", default="", help=text)
     text = "an option of the backend, as fuse_loads=always or executor=triton; may be given again"
     parser.add_argument("--option", metavar="NAME=VALUE", action="append", default=[], help=text)
     text = "use the rules of this Python file, too; each is checked first; may be given again"

@@ -6,6 +6,7 @@ failed or is wrong, and 2 if the command cannot run as it was called.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib
 import os
@@ -15,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from .. import __version__
 from .arguments import ARGUMENTS
@@ -28,8 +29,22 @@ UNNAMED = """not found by name: its entry point comes with an installed package 
           without one write `import onepass` and backend=onepass.onepass_backend"""
 
 
+def run() -> NoReturn:
+    """Entry point of the `onepass` script and of `python -m onepass`: a command, then the end of the process.
+
+    Where no thread is left, nothing is freed first: for what torch has made that takes a second.
+    """
+    status = main()
+    if len(sys._current_frames()) > 1:
+        sys.exit(status)
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
 def main(arguments: list[str] | None = None) -> int:
-    """Entry point of the `onepass` script and of `python -m onepass`."""
+    """Runs a command and gives its exit status."""
     parser, commands = _parsers()
     chosen, unknown = parser.parse_known_args(arguments)
     if chosen.run is None:
@@ -85,17 +100,20 @@ def _explain(chosen) -> int:
     from ..api.explain import explain, refuse_call
     from ..compiler.options import Options
     from ..errors import OptionError
-    from .inputs import InputChoice
+    from .inputs import InputChoice, from_afar
     from .target import TargetError, error_line, options_of, target
 
+    device, afar = from_afar(chosen.device)
     try:
         options = options_of(chosen)
         Options.read(options)
-        called = target(chosen.target, InputChoice(tuple(chosen.shape), chosen.dtype, chosen.device))
+        called = target(chosen.target, InputChoice(tuple(chosen.shape), chosen.dtype, device))
     except (TargetError, OptionError) as error:
         print(f"onepass explain: {error}", file=sys.stderr)
         return MISUSED
     _print_guessed("explain", called)
+    if afar:
+        print(f"onepass explain: {afar}", file=sys.stderr)
     try:
         asked: dict[str, Any] = {"options": options, "gradients": chosen.gradients, "tangents": chosen.tangents}
         keywords: dict[str, Any] = {**called.keywords}

@@ -13,6 +13,10 @@ from dataclasses import dataclass, field, replace
 from ..errors import OnepassError
 from .values import GivenShape, meant
 
+ON_HOPPER = "the line `elsewhere` of a kernel says what would run on it"
+PLAIN = "kernels are plain Triton on it, compiled for it in the tests, and not run there"
+GPUS = {"h100": ON_HOPPER, "h200": ON_HOPPER, "a100": PLAIN, "b200": PLAIN, "mi300x": PLAIN}
+
 
 class TargetError(OnepassError, ValueError):
     """A FILE:FUNC that cannot be used; the message says the file, the line and what to write instead."""
@@ -104,6 +108,18 @@ def placed(found: TargetFunction, choice: InputChoice) -> TargetFunction:
     move = lambda name, x: x.to(device) if name in own else tree_map(place, x)
     keywords = {name: move(name, x) for name, x in found.keywords.items()}
     return replace(found, function=function, inputs=tree_map(place, found.inputs), keywords=keywords)
+
+
+def from_afar(device: str) -> tuple[str, str]:
+    """The device of torch for a report about a GPU, such as h100, and what is said where that GPU is not here."""
+    name = device.lower()
+    if name not in GPUS:
+        return device, ""
+    import torch
+
+    if torch.cuda.is_available() and name in torch.cuda.get_device_name().lower():
+        return "cuda", ""
+    return "cpu", f"there is no {device.upper()} here, so inputs are on the CPU; {GPUS[name]}"
 
 
 def _device(text: str):

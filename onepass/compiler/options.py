@@ -96,8 +96,11 @@ class Options:
         known = set(cls.__dataclass_fields__)
         unknown = sorted(set(given) - known)
         if unknown:
-            place = f"; write 'inner_options': {{{unknown[0]!r}: ...}}" if unknown[0] in _inductors() else ""
-            raise OptionError(f"onepass has no option {unknown[0]!r}{place}; it has {', '.join(sorted(known))}")
+            near = get_close_matches(str(unknown[0]), known, 1)
+            place = f"; did you mean {near[0]!r}?" if near else f"; it has {', '.join(sorted(known))}"
+            if not near and unknown[0] in _inductors():
+                place = f"; write 'inner_options': {{{unknown[0]!r}: ...}}{place}"
+            raise OptionError(f"onepass has no option {unknown[0]!r}{place}")
         read = cls(**given)
         admit(read.rules)
         warn_of_untested()

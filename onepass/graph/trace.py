@@ -224,7 +224,9 @@ def _constant(node: fx.Node, name: str, where: str) -> ProgramNode:
     for part in str(node.target).split("."):
         found = getattr(found, part)
     found = getattr(found, "constant", None) if isinstance(found, FakeTensor) else found
-    if not isinstance(found, torch.Tensor) or isinstance(found, FakeTensor) or len(found.unique()) != 1:
+    if not isinstance(found, torch.Tensor):
+        raise Refusal(messages.ARGUMENT, where, type=type(found).__name__)
+    if isinstance(found, FakeTensor) or len(found.unique()) != 1:
         raise Refusal(messages.CONSTANT, where)
     meta = _meta(found, where)
     kwargs = (("device", Atom("device", meta.device)), ("dtype", Atom("dtype", meta.dtype)))
@@ -246,6 +248,8 @@ def _encode(value, taken: dict[fx.Node, str], where: str):
         return value
     if isinstance(value, torch.device):
         return Atom("device", value.type)
+    if isinstance(value, complex):
+        raise Refusal(messages.COMPLEX, where)
     for kind in ("dtype", "layout", "memory_format"):
         if isinstance(value, getattr(torch, kind)):
             return Atom(kind, _word(value))

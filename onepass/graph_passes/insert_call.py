@@ -130,4 +130,4 @@ def _size_node(graph: fx.Graph, symbol: str, region: Region) -> fx.Node:
             return node
     if any(isinstance(v := value_of_node(n), torch.SymFloat) and symbol in str(v.node.expr) for n in graph.nodes):
         raise Refusal(messages.FLOAT_AT_RUN_TIME, where_of(region.anchor))
-    raise Refusal(messages.SIZE_NOT_IN_GRAPH, where_of(region.anchor), size=symbol)
+    raise Refusal(messages.NO_METADATA, where_of(region.anchor), name=symbol)

@@ -21,6 +21,7 @@ from ..graph.grad_modes import attach_unrecorded, detach_unrecorded, recording
 from ..graph.op_kinds import Trait, has_trait
 from ..graph.random_calls import draw_seeds, remove_seeds
 from ..graph.survey import SOURCE, bodies, source_name
+from ..lowering.source_folder import debug_folder, keep_stage
 from ..regions.placement import InputPairs
 from ..report.records import Report
 from .float_inputs import replace_float_inputs
@@ -146,6 +147,8 @@ def rewrite(
     graph's inputs; the caller promises that they share no memory. Without it, regions that need the promise stay.
     derivatives: "gradients", "tangents", to be reported in full where sources are written.
     """
+    sources = sources or debug_folder() is not None
+    keep_stage("graph as captured", str(graph) if debug_folder() else "")
     rewriting = Rewriting(options, dry, sources, separate_inputs, derivatives)
     _run_passes(graph, rewriting)
     return rewriting.report()
@@ -173,8 +176,9 @@ def run_stage(stage: Stage, graph: fx.Graph, rewriting: Rewriting) -> None:
             one.run(graph, rewriting)
             if (after := _shown(graph)) != before:
                 log.debug("onepass: the graph after %s:\n%s", one.name, after)
+                keep_stage(f"graph after {one.name}", after)
 
 
 def _shown(graph: fx.Graph) -> str:
-    """The graph as text where it is logged, else nothing: to write it takes time."""
-    return str(graph) if log.isEnabledFor(logging.DEBUG) else ""
+    """The graph as text where it is logged or kept, else nothing: to write it takes time."""
+    return str(graph) if log.isEnabledFor(logging.DEBUG) or debug_folder() else ""

@@ -41,7 +41,7 @@ def grow(owned: Iterable[fx.Node], ends: Iterable[fx.Node], s: Survey, taken: No
     best, kept = scan.price(), 0
     first, last = min(map(s.place.get, owned)), max(map(s.place.get, owned))
     for node in s.order[first:]:
-        if s.place[node] > last and (best[:2] == (0, 1) or s.place[node] > last + MAX_NODES_BEHIND_A_DRAFT):
+        if s.place[node] > last and (best[:3] == (0, 0, 1) or s.place[node] > last + MAX_NODES_BEHIND_A_DRAFT):
             break
         if scan.visit(node, taken) and (price := scan.price()) < best:
             best, kept = price, len(scan.added)
@@ -130,12 +130,16 @@ class _Scan:
         own = {axis_of(n) for n in self.inside if self.s.kind[n] == "reduction"} | {-1}
         return axis_of(node) in own - {None}
 
-    def price(self) -> tuple[int, int, int]:
-        """Wide outputs, outputs, and minus the work on wide values that is inside. The smallest price is the best."""
+    def price(self) -> tuple[int, int, int, int]:
+        """Lists that are used outside, wide outputs, outputs, and minus the work on wide values that is inside.
+
+        The smallest price is the best. A list is no result of a kernel, but its items are.
+        """
         used = _used_outside(self.inside)
+        lists = sum(isinstance(value_of_node(n), tuple | list) for n in used)
         wide = used & self.wide
         work_inside = [n for n in self.wide if self.s.kind[n] in ("pointwise", "reduction")] if wide else []
-        return len(wide), len(used), -len(work_inside)
+        return lists, len(wide), len(used), -len(work_inside)
 
 
 def _used_outside(inside: set[fx.Node]) -> set[fx.Node]:

@@ -47,16 +47,16 @@ def _inline(graph: fx.Graph, node: fx.Node) -> None:
     """Replaces the call by its ATen operations. Raises Refusal if nothing is gained by that."""
     inputs = node.all_input_nodes
     if not _only_items(node):
-        raise Refusal(messages.RESULTS_AS_A_WHOLE, where_of(node), call=name_of(node))
+        raise _kept_whole(node, "its results are used as a whole")
     body = aten_graph(lambda *values: _called(node, dict(zip(inputs, values))), [value_of_node(n) for n in inputs])
-    used = {user.args[1] for user in node.users}
+    used = {user.args[1] for user in node.users if user.users}
     output = next(n for n in body.nodes if n.op == "output")
     output.args = (tuple(r if n in used else None for n, r in enumerate(output.args[0])),)
     if None in [output.args[0][n] for n in used]:
-        raise Refusal(messages.RESULT_NO_TENSOR, where_of(node), call=name_of(node))
+        raise _kept_whole(node, "a result is used that is no tensor")
     body.eliminate_dead_code()  # Averaged weights that nobody uses would be a second use of the scores.
     if any(n.op == "get_attr" for n in body.nodes):  # It names an attribute of the trace's module, not of the user's.
-        raise Refusal(messages.MAKES_A_CONSTANT, where_of(node), call=name_of(node))
+        raise _kept_whole(node, "it makes a constant tensor")
     _refuse_if_nothing_is_found(node, body)
     _insert_body(graph, node, body, inputs)
 
@@ -74,8 +74,11 @@ def _refuse_if_nothing_is_found(node: fx.Node, body: fx.Graph) -> None:
     regions = find_regions(body)
     if any(region.refusal is None for region in regions):
         return
-    reason = regions[0].refusal.reason if regions else "nothing in it can be fused"
-    raise Refusal(messages.KEPT_WHOLE, where_of(node), call=name_of(node), reason=reason)
+    raise _kept_whole(node, regions[0].refusal.reason if regions else "nothing in it can be fused")
+
+
+def _kept_whole(node: fx.Node, reason: str) -> Refusal:
+    return Refusal(messages.KEPT_WHOLE, where_of(node), call=name_of(node), reason=reason)
 
 
 def _insert_body(graph: fx.Graph, node: fx.Node, body: fx.Graph, inputs: list[fx.Node]) -> None:
@@ -92,7 +95,8 @@ def _insert_body(graph: fx.Graph, node: fx.Node, body: fx.Graph, inputs: list[fx
         _mark_recorded([n for n in copied.values() if n not in inputs])
     (results,) = next(n for n in body.nodes if n.op == "output").args
     for user in list(node.users):
-        user.replace_all_uses_with(copied[results[user.args[1]]])
+        if user.users:
+            user.replace_all_uses_with(copied[results[user.args[1]]])
         graph.erase_node(user)
     graph.erase_node(node)
 

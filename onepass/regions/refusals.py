@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from math import prod
 
+import torch
 from torch import fx
 
 from .. import messages
@@ -43,10 +44,15 @@ def outputs_refusal(growth: Growth, region: Region, s: Survey) -> Refusal | None
         return Refusal(messages.USED_AND_WRITTEN, refusal.where, reason=refusal.reason)
     if not growth.wide and len(growth.outputs) == 1:
         return None
-    floating = all(value_of_node(n).is_floating_point() for n in region.outputs)
+    floating = all(_is_floating(value_of_node(n)) for n in region.outputs)
     shared = len({root(n, s) for n in region.outputs}) < len(region.outputs)
     # A write into one of two results that share memory would have to be seen in the other.
     return None if floating and not (shared and s.in_place) else _use_refusal(growth, region, s)
+
+
+def _is_floating(value: object) -> bool:
+    """Whether it is a floating tensor; a list of tensors is none."""
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
 def _use_refusal(growth: Growth, region: Region, s: Survey) -> Refusal:

@@ -65,7 +65,7 @@ def breaks_of(
 
 def _break(reason: str, file: str, line: int) -> Refused:
     found = messages.GRAPH_BREAK
-    return Refused(found.sentence.format(reason=reason), file, line, found.kind, found.code)
+    return Refused.of(found, file, line, reason=reason)
 
 
 def _said(reason: str) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 from torch._guards import TracingContext
 from torch._logging import trace_structured
 
+from ..lowering.source_folder import debug_folder, keep_stage
 from ..process_state import registered
 from .page_files import write_page
 from .records import Report, record
@@ -38,6 +39,8 @@ class CompiledFunction:
     line: int = 0
 
     def __str__(self) -> str:
+        if self.file.replace("\\", "/").endswith("torch/_dynamo/external_utils.py"):  # Dynamo wraps what is torch's own
+            return "a module or function of torch"
         return f"{self.name} ({Path(self.file).name}:{self.line})" if self.name else "a graph"
 
 
@@ -47,7 +50,8 @@ def publish(report: Report, require: str = "nothing") -> None:
     function, resumed = _compiled_function()
     known = _FUSED.get(function, False)
     _FUSED[function] = known or report.fused > 0
-    log.info("onepass: %s: %s", function, headline(report))
+    first = report.refusals[0] if report.refusals else None
+    log.info("onepass: %s: %s%s", function, headline(report), f". Way out: {way_out(first)}" if first else "")
     if log.isEnabledFor(logging.DEBUG):
         for line in _each(report):
             log.debug("onepass: %s", line)
@@ -56,6 +60,7 @@ def publish(report: Report, require: str = "nothing") -> None:
         metadata_fn=lambda: {"name": ARTIFACT, "encoding": "string"},
         payload_fn=lambda: str(report),
     )
+    keep_stage(f"report of {function}", str(report) if debug_folder() else "")
     write_page(report, str(function))
     hold(report, require, part=bool(report.breaks) or (resumed and known))
     _warn(report, function)

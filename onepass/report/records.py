@@ -15,6 +15,7 @@ from typing import Any
 
 from ..egraph.derivation.certificate import Derivation
 from ..lowering.plan.records import Plan
+from ..messages import Message
 from ..process_state import keep_latest, registered
 from .text import derivative_lines, headline, notebook_cell, region_headline, region_lines, report_lines
 
@@ -56,6 +57,11 @@ class Refused:
     line: int = 0
     kind: str = "unsupported"
     code: str = ""
+
+    @classmethod
+    def of(cls, message: Message, file: str = "", line: int = 0, **named: object) -> Refused:
+        """The refusal that a record describes; named: what is in its braces."""
+        return cls(message.sentence.format(**named), file, line, message.kind, message.code)
 
     @property
     def where(self) -> str:

@@ -101,7 +101,7 @@ def _values(
 
 def _result(value: TensorValue | list[TensorValue], number: int, program: Program) -> Store:
     if isinstance(value, list):
-        raise Refusal(messages.LIST_OF_TENSORS, _where(program))
+        raise Refusal(messages.NO_TENSOR_RESULT, _where(program))
     meta = value.meta
     if meta.dtype not in FLOATING:
         raise Refusal(messages.NO_FLOATING_RESULT, _where(program), dtype=meta.dtype)

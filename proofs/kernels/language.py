@@ -284,6 +284,12 @@ def _reshape(value, *shape):
     return rearranged(value, lambda part: part.reshape(part.shape[0], *shape))
 
 
+def _joined(a, b):
+    """Two tiles side by side along a new last axis."""
+    first = np.asarray([True, False]).reshape(*[1] * a.ndim, 2)
+    return _where(first, *(_expand(x, x.ndim - 1) for x in (a, b)))
+
+
 def _assembly(text: str, constraints: str, arguments: list, *rest):
     """What an instruction computes, up to its rounding."""
     if text != "tanh.approx.f32 $0, $1;":
@@ -318,6 +324,7 @@ FUNCTIONS: dict[str, Callable] = {
     "expand_dims": _expand,
     "broadcast_to": _broadcast_to,
     "reshape": _reshape,
+    "join": _joined,
     "arange": _range,
     "abs": _absolute,
     "exp": _of_number(exact.exp),

@@ -68,8 +68,10 @@ PROGRAMS = {
     messages.COMPLEX: operation("torch.view_as_complex(x.reshape(8, 8, 2)).real"),
     messages.EMPTY: operation("x[:, :0] @ x[:, :0].mT"),
     messages.NO_TENSOR_RESULT: operation("(x @ x.mT, 3)"),
+    messages.NO_TENSORS: operation("torch.ops.aten._scaled_dot_product_flash_attention(q, k, v)[0]", "q k v"),
     messages.IN_PLACE_CALL: operation("(x @ x.mT).mul_(2.0)"),
     messages.CONSTANT: operation("x * torch.tensor([0.5, 0.25] * 8)"),
+    messages.ARGUMENT: operation("x.abs().bernoulli(generator=torch.Generator())"),
     messages.UNKNOWN_BETWEEN: Program("torch.softmax(torch.cumsum(q @ k.mT, -1), -1) @ v"),
     messages.NO_PRODUCT_BEFORE: Program("torch.softmax(q, -1) @ k.mT"),
     messages.HIGHER_ORDER: Program(
@@ -78,6 +80,13 @@ PROGRAMS = {
         "    return torch.cond(q.sum() > 0, attend, lambda q, k, v: v.clone(), (q, k, v))"
     ),
     messages.FLEX_ATTENTION: Program("flex_attention(q, k, v, score_mod=lambda s, b, h, i, j: s + (i - j))"),
+    messages.KEPT_WHOLE: Program(
+        "def f(q, x):\n"
+        "    into = torch.cat([x, x, x, x, x, x]), None  # the weights and the bias in front\n"
+        "    out = x[:, :16].mT @ x, None\n"
+        "    return F.multi_head_attention_forward(q[0], q[0], q[0], 16, 2, *into, None, None, False, 0.0, *out)[1]",
+        "q x",
+    ),
     messages.USED_AND_WRITTEN: Program(
         "def f(q, k, v):\n    weights = (q @ k.mT) * 0.5\n    return weights @ v, weights"
     ),
@@ -88,6 +97,19 @@ PROGRAMS = {
     ),
     messages.TRANSFORM_INSIDE: Program(
         "def f(q, k, v):\n    return torch.vmap(lambda q, k, v: torch.softmax(q @ k.mT, -1) @ v)(q, k, v)"
+    ),
+    messages.REGION_IN_PLACE: Program(
+        "def f(q, k, v):\n"
+        "    scores = q @ k.mT\n"
+        "    same = scores.contiguous()\n"
+        "    scores.transpose_(-1, -2)\n"
+        "    return torch.softmax(same, -1) @ v"
+    ),
+    messages.PARTLY_FORWARD_MODE: Program(
+        "def f(q, k, v):\n"
+        "    with torch.autograd.forward_ad.dual_level():\n"
+        "        scores = torch.autograd.forward_ad.make_dual(q, q) @ k.mT\n"
+        "    return torch.softmax(scores, -1) @ v"
     ),
     messages.SCORES_WRITTEN: Program(
         "def f(q, k, v):\n"
@@ -154,6 +176,9 @@ PROGRAMS = {
     messages.SPARSE_GRADIENT: operation("torch.gather(x, 1, i, sparse_grad=True)", "x i"),
     messages.FLATTENED_POSITIONS: operation("torch.take_along_dim(x, i)", "x i"),
     messages.SIZE_OF_DATA: operation("x[m].sum()", "x m"),
+    messages.GROUP_SIZE: operation(
+        "F.scaled_dot_product_attention(q.repeat(1, 2, 1, 1), k, v[:, :1], enable_gqa=True)", "q k v"
+    ),
     messages.APART: operation("q[i[0, :2], :, i[0, :2]]", "q i"),
     messages.BEYOND_TABLE: operation("x[torch.arange(20)]"),
     messages.NOT_DERIVED: Program(

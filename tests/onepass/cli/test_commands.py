@@ -2,6 +2,7 @@
 
 import gc
 import json
+import subprocess
 import sys
 from contextlib import nullcontext
 
@@ -109,3 +110,31 @@ def test_a_terminal_is_told_what_takes_its_time(capsys, monkeypatch):
     with commands._working("searching"):
         pass
     assert capsys.readouterr().out == ""
+
+
+LATE = """
+import atexit, sys, threading
+from onepass.cli import commands
+sys.argv = ["onepass", "rules"]
+atexit.register(lambda: print("at exit"))
+class Held:
+    def __del__(self): print("freed")
+held = Held()
+if MORE:
+    threading.Thread(target=lambda: (threading.main_thread().join(), print("thread done"))).start()
+commands.run()
+"""
+
+
+@pytest.mark.parametrize("more", [[], ["thread"]])
+def test_the_process_ends_without_freeing_but_loses_nothing(more):
+    """What is printed through a pipe arrives, functions of atexit run, and a thread that still runs is waited for."""
+    ran = subprocess.run([sys.executable, "-c", f"MORE = {more}{LATE}"], capture_output=True, text=True, check=True)
+    last = ran.stdout.splitlines()[-3:]
+    assert "at exit" in last and "rescale_sum" in ran.stdout
+    assert ("thread done" in last, "freed" in last) == ((True, True) if more else (False, False))
+
+
+def test_the_status_of_a_command_is_that_of_the_process():
+    ran = subprocess.run([sys.executable, "-m", "onepass", "explain", "missing.py:f"], capture_output=True, text=True)
+    assert ran.returncode == 2 and "there is no file missing.py" in ran.stderr

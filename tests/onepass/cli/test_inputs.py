@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from onepass.cli.commands import main
 from onepass.cli.inputs import InputChoice, TargetError
 from onepass.cli.target import target
 from onepass.cli.values import shape
@@ -86,3 +87,21 @@ def test_a_device_that_is_not_there_is_one_line(script, device):
     with pytest.raises(TargetError) as error:
         read(script, "attention", "1", device=device)
     assert str(error.value).startswith(f"--device {device}: ") and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("device", "said"), [("h100", "elsewhere"), ("MI300X", "plain Triton"), ("cpu", "")])
+def test_a_gpu_that_is_not_here_is_reported_from_afar(device, said, tmp_path, capsys):
+    (tmp_path / "model.py").write_text(
+        "import torch\ndef attention(q, k, v):\n    return torch.softmax(q @ k.mT, -1) @ v\n"
+    )
+    asked = [f"{tmp_path / 'model.py'}:attention", "--shape", "1,2,256,64", "--dtype", "bfloat16"]
+    assert main(["explain", *asked, "--device", device]) == 0
+    found = capsys.readouterr()
+    assert "elsewhere   on a Hopper GPU, warp-specialised Gluon" in found.out
+    assert (f"there is no {device.upper()} here" in found.err and said in found.err) == bool(said)
+
+
+def test_from_afar_is_for_explain_alone(tmp_path, capsys):
+    (tmp_path / "model.py").write_text("def attention(q):\n    return q @ q.mT\n")
+    assert main(["bisect", f"{tmp_path / 'model.py'}:attention", "--shape", "4,4", "--device", "h100"]) == 2
+    assert "--device h100" in capsys.readouterr().err

@@ -61,7 +61,7 @@ def test_each_graph_has_a_line_and_each_region_one_for_debugging(log):
     (line,) = said(log, logging.INFO)
     place = f"test_publish.py:{Second.forward.__code__.co_firstlineno + 1}"
     assert line.startswith("onepass: forward (test_publish.py:")
-    assert line.endswith(f": 0 fused, 1 left as written: cumsum stands between two contractions ({place})")
+    assert f": 0 fused, 1 left as written: cumsum stands between two contractions ({place}). Way out: " in line
     (region,) = said(log, logging.DEBUG)
     assert region.startswith(f"onepass: left as written at {__file__}:") and "no kernel is derived" in region
 
@@ -134,3 +134,34 @@ def test_torchs_trace_has_the_report_as_an_artifact(in_a_process):
     record = json.loads(lines[number][lines[number].index("{") :])
     assert record["artifact"] == {"name": publish.ARTIFACT, "encoding": "string"} and record["has_payload"]
     assert "frame_id" in record and lines[number + 1].startswith("\tonepass: 1 fused, 1 left as written")
+
+
+def test_the_line_has_the_way_out_of_the_first_that_is_left(log):
+    compiled(fused_then_not)(X)
+    lines = said(log, logging.INFO)
+    assert "1 fused" in lines[0] and "Way out" not in lines[0]
+    assert "0 fused, 1 left as written" in lines[1] and "Way out: " in lines[1] and "#op201" in lines[1]
+
+
+def test_a_module_of_torch_is_not_called_by_the_name_of_its_wrapper(log):
+    compiled(torch.nn.Sequential(First()))(X)
+    assert said(log, logging.INFO) == ["onepass: a module or function of torch: 1 fused"]
+
+
+def test_the_debug_folder_has_the_text_of_every_stage(monkeypatch, tmp_path):
+    monkeypatch.setenv("ONEPASS_DEBUG_DIR", str(tmp_path / "made"))
+    compiled(First())(X)
+    (stages,) = (tmp_path / "made").glob("stages-*.txt")
+    text = stages.read_text(encoding="utf-8")
+    heads = [line.removeprefix("--- ") for line in text.splitlines() if line.startswith("--- ")]
+    assert heads[0] == "graph as captured" and heads[-1].startswith("report of forward (test_publish.py:")
+    assert {"plan after kernels/build_loops", "graph after replace"} < {*heads}
+    assert "softmax" in text and "rescale_sum" in text and "stages" not in text
+    assert [path.suffix for path in (tmp_path / "made").glob("kernel*")] == [".py"]
+
+
+def test_a_debug_folder_that_cannot_be_made_stops_nothing(monkeypatch, tmp_path, log):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("ONEPASS_DEBUG_DIR", str(tmp_path / "file" / "below"))
+    torch.testing.assert_close(compiled(First())(X), First()(X))
+    assert onepass.reports()[-1].fused == 1 and any("no text of graph as captured" in m for m in log.messages)

@@ -1,0 +1,417 @@
+"""The tables of docs/measurements.md: `make measurements`, or `python -m tests.docs.measurements`.
+
+Each that has a data file in bench/results stands between `<!-- table: NAME -->` and `<!-- end -->`, with machine and
+versions as the file records them. A table without such marks says in front of it that no data file is kept.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import floor, log10
+from pathlib import Path
+from statistics import geometric_mean
+from textwrap import fill
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "measurements.md"
+RESULTS = ROOT / "bench" / "results"
+UNRECORDED = "*No data file is kept.*"
+BLOCK = re.compile(r"<!-- table: (\w+) -->\n.*?<!-- end -->", re.DOTALL)
+OURS = "onepass"
+WIDTH = 120
+TIMES = ("ms", "milliseconds", "forward_s", "kernels_us")  # A row without one says why nothing was measured.
+
+Row = Mapping[str, str]
+Case = dict[str, Row]  # of one problem: rows by contestant
+
+
+# Files ----------------------------------------------------------------------------------------------------------------
+
+
+def rows(file: str) -> list[Row]:
+    """The rows of a data file."""
+    with (RESULTS / file).open(newline="", encoding="utf-8") as opened:
+        return list(csv.DictReader(opened))
+
+
+def cases(file: str, *keys: str) -> dict[tuple[str, ...], Case]:
+    """The rows by problem, which the columns name, and by contestant."""
+    found: dict[tuple[str, ...], Case] = {}
+    for row in rows(file):
+        found.setdefault(tuple(row[k] for k in keys), {})[row["contestant"]] = row
+    return found
+
+
+def provenance(*files: str) -> str:
+    """The files, and the machine and versions that their rows name; else the GPU that their names end with."""
+    named = ", ".join(f"`{file}`" for file in files)
+    found: dict[str, None] = {}
+    for file in files:
+        timed = (row for row in rows(file) if any(row.get(column) for column in TIMES))
+        found |= dict.fromkeys(_machine(file, row) for row in timed)
+    return fill(f"From {named}: {'; '.join(found)}.", WIDTH, break_on_hyphens=False)
+
+
+def _machine(file: str, row: Row) -> str:
+    machine = row.get("machine") or row.get("where")
+    if not machine:
+        gpu = file.rpartition("_")[2].partition(".")[0].upper()
+        return f"NVIDIA {gpu}, versions not recorded"
+    rest = (f"driver {row['driver']}" if row.get("driver") else "", row.get("dtype", ""), row.get("versions", ""))
+    said = ", ".join(filter(None, (machine, *rest)))
+    return said if row.get("versions") else f"{said}, versions not recorded"
+
+
+# Numbers --------------------------------------------------------------------------------------------------------------
+
+
+def figure(value: str | float | None) -> str:
+    """Three figures: 0.0451, 2.83, 11.9, 2885. Nothing where nothing was measured."""
+    if not value:
+        return ""
+    number = float(value)
+    return f"{number:.{max(0, 2 - floor(log10(number)))}f}"
+
+
+def over(case: Case, other: str, column: str = "ms") -> float | None:
+    """How many times as long the other takes."""
+    measured = [case.get(name, {}).get(column) for name in (other, OURS)]
+    return float(measured[0]) / float(measured[1]) if measured[0] and measured[1] else None
+
+
+def times(value: float | None) -> str:
+    """A ratio: two digits behind the point below 10, then three figures."""
+    return "" if value is None else f"{value:.2f}" if value < 9.995 else figure(value)
+
+
+def sizes(shape: str) -> tuple[int, ...]:
+    """Of b4h32s4096d64: 4, 32, 4096, 64."""
+    return tuple(map(int, re.findall(r"\d+", shape)))
+
+
+def table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """A table of Markdown."""
+    written = [head, ["---"] * len(head), *lines]
+    return "".join(f"| {' | '.join(line)} |\n".replace("|  |", "| |") for line in written)
+
+
+# Tables ---------------------------------------------------------------------------------------------------------------
+
+
+def peers() -> str:
+    file = "suites_latest_h200.csv"
+    found = {k: c for k, c in cases(file, "suite", "variant", "shape").items() if k[0] == "peers"}
+    short = {k: c for k, c in found.items() if sizes(k[2])[2] == 1024}
+    groups = [[c for k, c in found.items() if k not in short], list(short.values())]
+
+    def spread(group: list[Case], *others: str) -> str:
+        ratios = [min(over(case, other) or 0 for other in others) for case in group]
+        return f"{geometric_mean(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+
+    head = [f"{OURS} over"]
+    head += [f"{text} ({len(g)} cases)" for text, g in zip(("lengths 4096 and 16384", "length 1024"), groups)]
+    named = {"FlashAttention-3": ["fa3"], "cuDNN": ["sdpa_cudnn"], "the better of both": ["fa3", "sdpa_cudnn"]}
+    lines = [[name, *(spread(group, *others) for group in groups)] for name, others in named.items()]
+    return table(head, lines) + "\n" + provenance(file)
+
+
+def backward() -> str:
+    file = "peers_backward_h100.csv"
+    lengths = {4096: 0, 16384: 1, 1024: 2}
+    found = sorted(cases(file, "variant", "shape").items(), key=lambda item: lengths[sizes(item[0][1])[2]])
+    lines = [
+        [f"{variant} {sizes(shape)}", *(figure(c[n]["ms"]) for n in (OURS, "sdpa_cudnn")), times(over(c, "sdpa_cudnn"))]
+        for (variant, shape), c in found
+    ]
+    mean = {short: _mean(c for (_, shape), c in found if (sizes(shape)[2] == 1024) == short) for short in (False, True)}
+    said = f"The geometric mean over cuDNN is {mean[False]} at lengths 4096 and 16384, and {mean[True]} at 1024."
+    head = ["case (batch, heads, length, D)", OURS, "cuDNN", "over cuDNN"]
+    return table(head, lines) + f"\n{said}\n{provenance(file)}"
+
+
+def _mean(group: Iterable[Case], other: str = "sdpa_cudnn") -> str:
+    return f"{geometric_mean([r for c in group if (r := over(c, other))]):.2f}"
+
+
+VARIANTS = {
+    "gqa8_causal": "causal, grouped queries",
+    "alibi": "ALiBi",
+    "t5_bias": "T5's bias",
+    "relative_bias": "clamped relative bias",
+    "graphormer": "dense bias (Graphormer)",
+    "added_mask": "added mask",
+    "boolean_mask": "boolean mask",
+    "key_padding": "key padding",
+    "softcap": "softcap",
+    "tree": "tree",
+    "window256": "window of 256",
+    "prefix1024": "prefix of 1024",
+    "dilated256": "dilated window",
+    "natten255": "NATTEN",
+    "natten17x17": "NATTEN, 2-D",
+    "document12": "twelve documents, causal",
+    "packed12": "twelve documents, causal, in one run",
+    "longformer": "Longformer",
+    "bigbird": "BigBird",
+    "evoformer": "Evoformer (rows of 256)",
+}
+
+
+def flex_backward() -> str:
+    file = "flex_backward_h100.csv"
+    found = cases(file, "variant", "shape")
+    lines = [
+        [
+            f"{VARIANTS[variant]}, {sizes(shape)[-1]}",
+            *(figure(c[name]["ms"]) for name in (OURS, "flex_max")),
+            times(over(c, "flex_max")),
+        ]
+        for (variant, shape), c in sorted(found.items(), key=lambda item: list(VARIANTS).index(item[0][0]))
+    ]
+    said = f"The geometric mean of the last column is {_mean(found.values(), 'flex_max')}."
+    head = ["variant, D", OURS, "FlexAttention", "over Flex"]
+    return table(head, lines) + f"\n{said}\n{provenance(file)}"
+
+
+LEARNED = {
+    "sinks": ("sinks", "1.05"),
+    "temperature": ("temperature of each head", "1.05"),
+    "slopes": ("slopes (ALiBi)", "1.05"),
+    "t5 table": ("T5's table, 32 buckets", "1.2"),
+    "clamped table": ("clamped distances, 257 entries", "1.2"),
+    "dense bias": ("dense bias", "1.4"),
+    "dense bias, shared": ("dense bias that the batch shares", "1.4"),
+    "graph table": ("table read by positions in a tensor, 64 entries", "1.2"),
+}
+
+
+def learned() -> str:
+    kernels, steps = "learned_kernels_h100.csv", "learned_h100.csv"
+    total = {(row["case"], row["shape"]): float(row["kernels_us"]) / 1e3 for row in rows(kernels)}
+    lines = []
+    for (case, shape), c in cases(steps, "case", "shape").items():
+        if case in LEARNED:
+            name, wanted = LEARNED[case]
+            without = float(c[f"{OURS} without"]["ms"])
+            measured = total.get((case, shape)) or float(c[OURS]["ms"])
+            lines.append([name, figure(measured), figure(without), times(measured / without), wanted])
+    lines.sort(key=lambda line: float(line[3]))
+    head = ["learned input", "with, ms", "without, ms", "ratio", "wanted"]
+    said = f"With: the kernels' times of `{kernels}`, but of the shared bias `{steps}`, as without."
+    return table(head, lines) + f"\n{said}\n{provenance(kernels, steps)}"
+
+
+def training_step() -> str:
+    file = "models_train_h100.csv"
+    lines = [
+        [f"{model}, batch {batch}, length {length}"]
+        + [f"{figure(c[n]['ms'])}, {float(c[n]['peak_mib']):.0f}" for n in (OURS, "flex", "sdpa", "compile")]
+        for (model, batch, length), c in cases(file, "model", "batch", "length").items()
+    ]
+    return table(["model", OURS, "FlexAttention", "SDPA", "torch.compile"], lines) + "\n" + provenance(file)
+
+
+def forward_mode() -> str:
+    file = "jvp_h100.csv"
+    found: dict[str, dict[str, Case]] = {}
+    for (case, width), c in cases(file, "case", "width").items():
+        found.setdefault(case, {})[width] = c
+    ours, theirs = f"{OURS} jvp", "torch.compile jvp"
+    lines = [
+        [{"sink": "sinks"}.get(case, case)]
+        + [f"{figure(c[ours]['ms'])}, {times(float(c[ours]['times_forward']))} times" for c in widths.values()]
+        + [", ".join(figure(c[theirs]["ms"]) for c in widths.values())]
+        for case, widths in found.items()
+    ]
+    head = ["", f"{OURS}, D 64", f"{OURS}, D 128", "torch.compile, D 64 and 128"]
+    return table(head, lines) + "\n" + provenance(file)
+
+
+def first_step() -> str:
+    file = "first_step_h100.csv"
+    runs: dict[str, Case] = {}
+    for row in rows(file):
+        runs.setdefault(row["note"].partition(";")[0].removeprefix("run "), {})[row["contestant"]] = row
+    shown = lambda row: ", ".join(f"{float(row[column]):.2f}" for column in ("forward_s", "backward_s"))
+    lines = [
+        [run, shown(c[OURS]), shown(c["inductor"]), times(float(c["inductor"]["ratio"]))] for run, c in runs.items()
+    ]
+    head = ["run", f"{OURS}: forward, backward", "torch.compile: forward, backward", f"{OURS} over torch.compile"]
+    return table(head, lines) + "\n" + provenance(file)
+
+
+def over_flex() -> str:
+    latest, dealt = "suites_latest_h200.csv", "dealt_h200.csv"
+    keys = ("suite", "variant", "shape")
+    found, newer = cases(latest, *keys), cases(dealt, *keys)
+    # Where onepass alone was timed again, the ratio is to the earlier time of Flex.
+    later = {k: {**found.get(k, {}), **c} for k, c in newer.items() if k[1] in AGAIN}
+    ratios: dict[str, dict[int, str]] = {}
+    for (suite, variant, shape), c in {**found, **later}.items():
+        plain = suite == "variants" or (suite, variant, sizes(shape)[0]) == ("flashlight", "evoformer", 8)
+        if plain and (ratio := over(c, "flex_max")):
+            name = VARIANTS[variant] + (", length 16384" if "s16384" in shape else "")
+            ratios.setdefault(name, {})[sizes(shape)[-1]] = times(ratio)
+    order = list(VARIANTS.values())
+    ordered = sorted(ratios.items(), key=lambda item: order.index(item[0].removesuffix(", length 16384")))
+    lines = [[name, *(by_width.get(width, "") for width in (64, 128))] for name, by_width in ordered]
+    return table(["mask or score", "D 64", "D 128"], lines) + "\n" + provenance(latest, dealt)
+
+
+AGAIN = ("document12", "packed12", "tree", "bigbird", "longformer")
+BEYOND = {
+    "sinks": "sinks",
+    "retention": "retention",
+    "latent_decode": "MLA, one token",
+    "norm_and_rope": "norms with rotations",
+    "linear": "linear",
+    "log_sum_exp": "log-sum-exp as a second result",
+    "two_key_sets": "two sets of keys",
+    "relu_squared": "squared ReLU",
+    "latent": "latent",
+    "triangle_start": "triangles, from the start",
+    "triangle_end": "triangles, to the end",
+    "evoformer": "Evoformer",
+    "evoformer_rows": "Evoformer, gated",
+    "gaussian": "Gaussian scores",
+    "additive": "additive scores",
+    "graph": "graph attention",
+    "sigmoid": "sigmoid",
+    "differential": "differential",
+    "cosine": "cosine",
+    "softmax_plus_one": "one added below (softmax-1)",
+    "gate": "a gate behind the values",
+    "invariant_points": "invariant points (width 16)",
+    "relative_shift": "Transformer-XL's shift, 8 heads of 1024",
+    "talking_heads": "talking heads, 32 heads (D 64), 16 heads (D 128)",
+}
+
+
+def beyond() -> str:
+    file = "suites_latest_h200.csv"
+    ratios: dict[str, dict[int, float]] = {}
+    for (suite, variant, shape), c in cases(file, "suite", "variant", "shape").items():
+        if suite == "beyond" and variant in BEYOND and (ratio := over(c, "compile")):
+            ratios.setdefault(BEYOND[variant], {})[max(64, sizes(shape)[-1])] = ratio
+    ordered = sorted(ratios.items(), key=lambda item: -max(item[1].values()))
+    lines = [[name, *(times(by_width.get(width)) for width in (64, 128))] for name, by_width in ordered]
+    return table(["variant", "D 64", "D 128"], lines) + "\n" + provenance(file)
+
+
+PROGRAMS = {
+    "swin": "Swin: 4096 shifted windows of 49, a bias by a table, masks of 64 windows",
+    "swin_plain": "the same without bias and mask",
+    "space": "space attention of a video, 64 frames of 196",
+    "over_time": "time attention of it, 1568 x 8 frames",
+    "last_stride_three": "queries, keys, values packed element by element (`x.unbind(-1)`)",
+    "axial": "axial attention, rows of 64",
+    "vision": "vision transformer, 64 x 197",
+    "padded": "padding as an added tensor, 32 x 128",
+    "small": "one sequence of 128",
+    "small_softcap": "the same with a soft cap",
+    "text": "cross attention to 77 tokens",
+    "latents": "256 latents, 16384 inputs",
+    "pooled": "one learned query, 1024 elements",
+    "groups": "decoding, groups of 4, 2048 keys",
+    "bias_of_pairs": "128 rows of 128 with a shared bias",
+    "single": "float32, 4 x 8 x 512",
+    "capped": "a soft cap of 50 and a window, D 256",
+    "points": "vector attention to 16 neighbours (nothing fused)",
+    "dual": "dual softmax (nothing fused)",
+    "contrast": "CLIP's loss (nothing fused)",
+    "cross_entropy": "cross entropy (nothing fused)",
+}
+
+
+def programs() -> str:
+    file = "never_slower_h100.csv"
+    found = cases(file, "program")
+    lines = []
+    for program, name in PROGRAMS.items():
+        case = found[(program,)]
+        ratio = float(case[OURS]["ratio"])
+        shown = times(ratio) if ratio > 0.99 else f"**{times(ratio)}**"
+        lines.append([name, *(figure(case[n]["milliseconds"]) for n in (OURS, "torch.compile")), shown])
+    return table(["program", OURS, "torch.compile", "ratio"], lines) + "\n" + provenance(file)
+
+
+PAGED = {
+    "in place": "onepass, pages, captured",
+    "pages copied first": "onepass, copied pages, captured",
+    "contiguous keys": "onepass, contiguous, captured",
+    "torch.compile": "torch.compile, captured",
+    "the same with SDPA": "torch.compile, sdpa, captured",
+}
+
+
+def paged() -> str:
+    file = "paged_decode_h100.csv"
+    lines = []
+    for (lengths, slots), c in cases(file, "lengths", "slots").items():
+        if lengths == "random":
+            speed = f" ({float(c[PAGED['in place']]['gigabytes_per_second']) / 1e3:.1f})"
+            first, *rest = (figure(c[name]["milliseconds"]) for name in PAGED.values())
+            lines.append([slots, first + speed, *rest])
+    return table(["slots of a page", *PAGED], lines) + "\n" + provenance(file)
+
+
+def unlike_lengths() -> str:
+    file = "paged_decode_h100.csv"
+    found = cases(file, "lengths", "slots")
+    named = {
+        "one of 65536, 31 of 1024": ("skewed", "as many, even"),
+        "Zipf, 65536 to 2048": ("zipf", "as many as zipf, even"),
+    }
+    lines = []
+    for name, pair in named.items():
+        one, even = (float(found[lengths, "64"][PAGED["in place"]]["milliseconds"]) for lengths in pair)
+        lines.append([name, figure(one), figure(even), times(one / even)])
+    head = ["lengths", "in place", "as many tokens, all sequences alike", "ratio"]
+    return table(head, lines) + "\n" + provenance(file)
+
+
+def stored_parts() -> str:
+    file = "stored_parts_h100.csv"
+    columns = ("own", "chosen", "torch.compile")
+    lines = [
+        [program, *(figure(c.get(name, {}).get("milliseconds")) for name in columns)]
+        for (program,), c in cases(file, "program").items()
+    ]
+    return table(["program", *columns], lines) + "\n" + provenance(file)
+
+
+def models() -> str:
+    file = "models_h200.csv"
+    lines = []
+    for (model, batch, length), c in cases(file, "model", "batch", "length").items():
+        memory = [c[name]["peak_mib"] for name in (OURS, "compile")]
+        ratios = [times(over(c, name)) or "has none" for name in ("compile", "sdpa", "flex")]
+        held = ", ".join(f"{float(m):.0f}" for m in memory) if float(memory[0]) else "captured"
+        lines.append([model, f"{batch} x {length}", figure(c[OURS]["ms"]), *ratios, held])
+    head = ["model", "batch x length", OURS, "torch.compile", "SDPA", "FlexAttention", "memory"]
+    return table(head, lines) + "\n" + provenance(file)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    made.__name__: made
+    for made in (
+        *(peers, backward, flex_backward, learned, training_step, forward_mode, first_step, over_flex, beyond),
+        *(programs, paged, unlike_lengths, stored_parts, models),
+    )
+}
+
+
+def page(text: str) -> str:
+    """The page's text, with each marked table made again."""
+    return BLOCK.sub(lambda found: block(found[1]), text)
+
+
+def block(name: str) -> str:
+    return f"<!-- table: {name} -->\n\n{TABLES[name]()}\n\n<!-- end -->"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    print(f"written: docs/{PAGE.name}, {len(TABLES)} tables from bench/results")
