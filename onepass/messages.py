@@ -371,6 +371,12 @@ BEYOND_TABLE = Message(
     "{call}: places from {first:.0f} to {last:.0f} are beyond a table of {size}",
     "clamp the places to the table; eager raises there, too",
 )
+PROBABILITIES_AS_LABELS = Message(
+    "OP439",
+    "operation",
+    "{call}: is supported for labels that are integers, of scores that are floats",
+    "write it as -(probabilities * scores.log_softmax(-1)).sum(-1)",
+)
 
 # Planning and gradients -----------------------------------------------------------------------------------------------
 
@@ -397,6 +403,13 @@ JOINT_GRAPH = Message(
     "joint graph",
     "joint_custom_pre_pass got a joint graph of forward and backward, as an input or a parameter wants a gradient",
     "call the model under torch.no_grad() (eval() does not do that), or set pre_grad_custom_pass instead",
+)
+ONE_PRODUCT_IN_TRAINING = Message(
+    "OP604",
+    "training",
+    "one product of which only reductions are read, and its gradients are needed: a plan would compute the product "
+    "again in each of its kernels, so Inductor compiles its forward and its backward",
+    'options={"inner": "eager"} fuses it',
 )
 GRAPH_BREAK = Message(
     "OP701",

@@ -4,7 +4,7 @@ A factor or an addend that does not depend on the reduced dim moves out of the r
 """
 
 from ..egraph import constant, float_dtype, independent, not_constant, positive, rule
-from ..egraph.terms.ops import cast, max_over, reduce, sum_over
+from ..egraph.terms.ops import cast, exp, max_over, reduce, sum_over
 
 
 @rule(when=lambda s, c: (constant(c), not_constant(s)))
@@ -57,6 +57,13 @@ def twice_weighted_sum_of_quotient_minus(s: "j", t: "j", v: "j", w: "j", c):
     return sum_over("j", ((s / c - t) * v) * w), parts[0] - parts[1]
 
 
+# Only of exponentials: as in the entropy of a softmax, whose logarithms have the shifts that the loop has yet to find.
+@rule(when=lambda c: independent(c, of="j"), exact="masked values are finite")
+def shift_out_of_weighted_sum(s: "j", t: "j", c):
+    """Σ_j exp(s) · (t - c) = Σ_j exp(s) · t - (Σ_j exp(s)) · c when c does not depend on j"""
+    return sum_over("j", exp(s) * (t - c)), sum_over("j", exp(s) * t) - sum_over("j", exp(s)) * c
+
+
 @rule
 def exchange_reductions(s: "j k", m: "monoid"):
     """⊕_j ⊕_k s = ⊕_k ⊕_j s for every commutative monoid ⊕"""
@@ -94,6 +101,7 @@ ALGEBRA = (
     sum_of_sum,
     weighted_sum_of_quotient_plus,
     weighted_sum_of_quotient_minus,
+    shift_out_of_weighted_sum,
     exchange_reductions,
     factor_out_of_max,
     shift_out_of_max,

@@ -126,9 +126,21 @@ def contracts(term: Term) -> bool:
 
 
 def inner_dims(roots: Sequence[Term]) -> frozenset[Dim]:
-    """Short dims over which only matrix products inside other reductions sum. They do not stream."""
+    """Static dims over which only matrix products inside other reductions sum, if a tile can hold them. They do not
+    stream."""
     found = list(dict.fromkeys(r for root in roots for r in reduces(root)))
     inside = {r for outer in found for r in reduces(outer.args[0]) if outer.attrs[1] in r.dims}
     others = {r.attrs[1] for r in found if r not in inside or r.attrs[0] != "sum" or not contracts(r.args[0])}
-    dims = {r.attrs[1] for r in inside} - others
-    return frozenset(d for d in dims if isinstance(d.size, int) and d.size <= MAX_INNER_SIZE)
+    dims, whole = {r.attrs[1] for r in inside} - others, whole_dims(found)
+    return frozenset(d for d in dims if isinstance(d.size, int) and (d.size <= MAX_INNER_SIZE or d not in whole))
+
+
+def whole_dims(found: Iterable[Term]) -> set[Dim]:
+    """Dims of sums that a tile holds whole: a reduction around the sum has dims of its own, as values have.
+
+    The sum is then one of several products in a round of a loop. Where it is the only one, a tile goes through its dim
+    in chunks, however long it is. Example: the logarithm of Σ_j exp(Σ_d x[i, d] · w[j, d]).
+    """
+    every = list(found)
+    pairs = ((outer, r) for outer in every for r in reduces(outer.args[0]) if outer.attrs[1] in r.dims)
+    return {r.attrs[1] for outer, r in pairs if not outer.dims <= r.dims}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
-from ...egraph.search.cost import MAX_INNER_SIZE, contracts
+from ...egraph.search.cost import MAX_INNER_SIZE, contracts, whole_dims
 from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import factors, operands, reduces, subterms
 from ..plan.records import Accumulator, Kernel, Loop
@@ -100,16 +100,18 @@ def _of_chains(found: Sequence[Term], long: set[Dim]) -> set[Dim]:
 
 
 def _contracted_inside(found: Sequence[Term], long: set[Dim]) -> set[Dim]:
-    """Long static dims whose every reduction is a sum inside a reduction of a long dim on which the sum depends.
+    """Long static dims whose reductions are sums inside a reduction of a long dim on which the sum depends.
 
-    An example is the sum over d of q[i, d] · k[j, d] in a softmax over j. A tile holds these dims whole, and the cost
-    that the search uses assumes the same. The alternative is a loop inside a loop.
+    An example is the sum over d of q[i, d] · k[j, d] in a softmax over j. A tile holds these dims whole, or goes
+    through them in chunks (chunks.py), and the cost that the search uses assumes the same. A sum for each row beside
+    it, as a diagonal of the same product, is computed alike.
     """
     inside = {
         r for outer in found if outer.attrs[1] in long for r in reduces(body_of(outer)) if outer.attrs[1] in r.dims
     }
-    bad = {r.attrs[1] for r in found if r not in inside or r.attrs[0] != "sum"}
-    return {d for d in long - bad if isinstance(d.size, int) and d.size <= MAX_INNER_SIZE}
+    bad = {r.attrs[1] for r in found if r.attrs[0] != "sum" or (r not in inside and reduces(r.args[0]))}
+    dims, whole = {r.attrs[1] for r in inside} & long - bad, whole_dims(found)
+    return {d for d in dims if isinstance(d.size, int) and (d.size <= MAX_INNER_SIZE or d not in whole)}
 
 
 def loop_reductions(terms: Sequence[Term], held_limit: int) -> list[Term]:
@@ -424,10 +426,10 @@ def _is_stepped(r: Term) -> bool:
         return False
     if not isinstance(dim.size, int) or dim.size < MIN_STEPS:
         return False
-    return bool(nodes_between(r.args[0], dim)) and _only_indexes(r.args[0], dim)
+    return bool(nodes_between(r.args[0], dim)) and only_indexes(r.args[0], dim)
 
 
-def _only_indexes(body: Term, dim: Dim) -> bool:
+def only_indexes(body: Term, dim: Dim) -> bool:
     """Whether the body uses the dim only as an index of tensors, alone: x[i, d], but not x[i, d + 1] or d · x[i]."""
     inside = [n for n in subterms(body) if dim in n.dims]
     read = [index for n in inside if n.op == "load" for index in n.args if dim in index.dims]

@@ -160,7 +160,7 @@ class TileWriter(Tiles):
             vector = self.range_of(dim, tensor.name in self.facts.wide)
             parts.offsets.append(TileValue(f"{vector.text} * {stride}", dims, NO_LOOP_CHANGES_IT))
             if dim in self.starts:
-                summands = parts.moving if dim == self.loop else parts.base
+                summands = parts.moving if dim == self.loop or self.steps_in((dim,)) else parts.base
                 summands.append(f"{self._in_64_bits(self.starts[dim])} * {stride}")
         elif dims:
             text = f"{atom(self.value(one).text)}.to({self.type_name('int64')}) * {stride}"
@@ -178,6 +178,8 @@ class TileWriter(Tiles):
         monoid, dim = node.attrs
         if dim in self.serial_dims:
             return serial_fold(self, node)
+        if dim in self.chunked:
+            return self._sum_of_chunks(node)
         if dim not in self.resident:
             raise NotPlannable(f"the reduction over {dim} is in no accumulator of this kernel")
         body = node.args[0]
@@ -186,6 +188,19 @@ class TileWriter(Tiles):
         else:
             result = self.fold(monoid, dim, body, self.padding(dim))
         return self.assign(f"{monoid}_{dim}", result)
+
+    def _sum_of_chunks(self, node: Term) -> TileValue:
+        """A sum of products as a loop over chunks of its dim, each a product of matrices, in the scope of its value."""
+        dim, dtype = node.attrs[1], "float64" if self.is_double(node.dtype) else "float32"
+        home, dims = self.scope_of(node.dims), self.sort(node.dims)
+        start = TileValue(self.call("full", self.shape(dims), "0.0", self.type_name(dtype)), dims, dtype)
+        total = self.assign(f"sum_{dim}", start, home)
+        place = self.names.fresh(f"{dim}_start")
+        with self.stepping(dim, place) as scope:
+            found = contract(self, node, node.args[0], into=total)
+        home.lines.append(f"for {place} in {self.call('range', 0, dim.size, self.extent(dim))}:")
+        home.lines += [f"    {line}" for line in (*scope.lines, f"{total.text} = {self.align(found, dims)}")]
+        return total
 
     def fold(self, monoid: str, dim: Dim, body: Term, present: TileValue | None) -> TileValue:
         """Folds the body along a tile dim, absent elements replaced by the identity."""

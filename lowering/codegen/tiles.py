@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from ...egraph.terms.term import Dim, Term
+from ..analysis.chunks import chunks
 from ..analysis.dim_roles import leading_dims, stepped
 from ..plan.launch_facts import Facts
 from ..plan.queries import nodes as nodes_of
@@ -52,8 +53,8 @@ class Tiles(ABC):
     """The tiles of one kernel, or of one function of it.
 
     outer: straight-line code. inner: the body of the loop that is being written. middle: what stands between the two,
-    for one index of each dim around the loop. serial_place: a dim that is folded place by place inside of any of them,
-    with its scope.
+    for one index of each dim around the loop. serial_place: a dim that is folded place by place, or chunk by chunk,
+    inside of any of them, with its scope.
     """
 
     def __init__(
@@ -86,7 +87,9 @@ class Tiles(ABC):
         kernel = self.kernel
         self.lead = leading_dims(kernel, nodes)
         self.serial_dims = stepped(kernel, nodes) if self.dialect.folds_serially and not self.lead else set()
+        self.chunked = chunks(kernel, nodes) if self.dialect.folds_serially and not self.lead else {}
         self.resident = resident_extents(kernel, nodes, self.serial_dims, self.dialect)
+        self.resident |= self.chunked
         self.rows = kernel.tiled
         columns = dict.fromkeys(loop.dim for loop in kernel.loops if loop.tile)
         self.tile_dims = (*self.lead, *self.rows, *columns, *(d for d in self.resident if d not in self.lead))
@@ -131,14 +134,14 @@ class Tiles(ABC):
 
     @contextmanager
     def stepping(self, dim: Dim, place: str) -> Iterator[Scope]:
-        """What depends on the dim is written for one place of it, into a scope of its own."""
+        """What depends on the dim is written for one place of it, or one chunk, into a scope of its own."""
         scope = Scope()
         self.starts[dim], self.serial_place = place, (dim, scope)
         yield scope
         self.serial_place = None
 
     def steps_in(self, dims: Collection[Dim]) -> bool:
-        """Whether one place of a dim among these is being written."""
+        """Whether one place, or one chunk, of a dim among these is being written."""
         return self.serial_place is not None and self.serial_place[0] in dims
 
     def scope_of(self, dims: Collection[Dim]) -> Scope:
@@ -242,7 +245,7 @@ class Tiles(ABC):
                 text = f"{self.range_of(dim).text}.to({self.type_name('int64')})"
                 build = lambda: self.assign(f"{dim}_wide", TileValue(text, (dim,)), self.outer)
                 return self.once(("wide", dim), (), build)
-            hint = str(dim) if dim in self.resident else f"{dim}_range"
+            hint = str(dim) if self._is_whole(dim) else f"{dim}_range"
             made = TileValue(self.call("arange", 0, self.extent(dim)), (dim,), "int64")
             return self.once(("range", dim), (), lambda: self.assign(hint, made, self.outer))
 
@@ -250,7 +253,7 @@ class Tiles(ABC):
         """The coordinate along a dim: a scalar for grid dims, a vector for tile dims."""
         if dim not in self.tile_dims:
             return TileValue(self.starts[dim], (), "int64")
-        if dim in self.resident:
+        if self._is_whole(dim):
             return self.range_of(dim)
         made = TileValue(f"{self.starts[dim]} + {self.range_of(dim).text}", (dim,), "int64")
         with self.writing(()):
@@ -259,7 +262,7 @@ class Tiles(ABC):
     def padding(self, dim: Dim) -> TileValue | None:
         """True where the tile's element along dim exists; None where all do."""
         if dim in self.resident:
-            size: int | str | None = None if dim.size == self.resident[dim] else dim.size
+            size: int | str | None = None if self._fills_tiles(dim) else dim.size
         else:
             size = self.sizes[dim] if self._may_end_inside(dim) else None
         if size is None:
@@ -267,6 +270,15 @@ class Tiles(ABC):
         made = TileValue(f"{self.coordinate(dim).text} < {size}", (dim,), "bool")
         with self.writing(()):
             return self.once(("exists", dim), (dim,), lambda: self.assign(f"{dim}_exists", made))
+
+    def _is_whole(self, dim: Dim) -> bool:
+        """Whether a tile holds all places of the dim."""
+        return dim in self.resident and dim not in self.chunked
+
+    def _fills_tiles(self, dim: Dim) -> bool:
+        """Whether a tile, or each chunk, has no place beyond the end of a resident dim."""
+        extent = self.resident[dim]
+        return dim.size % extent == 0 if dim in self.chunked else dim.size == extent
 
     def _may_end_inside(self, dim: Dim) -> bool:
         """Whether a tile of rows or columns may reach beyond the dim's end."""

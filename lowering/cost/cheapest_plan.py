@@ -15,6 +15,8 @@ from itertools import combinations, islice
 from ...egraph.terms.sizes import UnknownSize, symbols
 from ...egraph.terms.term import Term, TermError
 from ...egraph.terms.traversal import all_dims, subterms
+from ..analysis.chunks import keeps_numbers
+from ..analysis.nested_sums import products_of_pairs, sides_of
 from ..plan.device import H200
 from ..plan.records import Alternative, NotPlannable, Plan, Store
 from ..plan.thresholds import MAX_STORED_BYTES
@@ -63,7 +65,7 @@ def _cheapest(planning: Planning, own: Plan) -> Plan | None:
     try:
         cases = [_sized(own, sizes) for sizes in _nominal(planning)]
         best, least = own, 1 / LEAST_GAIN
-        for chosen in islice(_combinations(planning, cases), _plans_to_try(planning)):
+        for chosen in islice(_combinations(planning, own, cases), _plans_to_try(planning)):
             plan = _plan_with(planning, chosen)
             if plan is None or not _reads_its_parts(plan):
                 continue
@@ -100,13 +102,23 @@ def _sized(own: Plan, sizes: Mapping[str, int]) -> _Sized:
     return _Sized(sizes, _total(found), sum(needed.values()))
 
 
-def _combinations(planning: Planning, cases: Sequence[_Sized]) -> Iterator[tuple[Candidate, ...]]:
-    """Sets of candidates that could pay, small ones first."""
+def _combinations(planning: Planning, own: Plan, cases: Sequence[_Sized]) -> Iterator[tuple[Candidate, ...]]:
+    """Sets of candidates that could pay, small ones first.
+
+    Where loops keep numbers alone, as over one product, they keep its scores out of memory: no scores are stored.
+    """
     pays = lambda chosen: all(case.could_pay(chosen) for case in cases)
     if pays(()):
         single = [one for one in candidates(planning.terms, planning.held_limit) if pays((one,))]
+        numbers = all(map(keeps_numbers, own.kernels))
+        single = [one for one in single if not (numbers and any(map(_has_scores, one)))]
         for count in range(1, MAX_CANDIDATES_TOGETHER + 1):
             yield from filter(pays, combinations(single, count))
+
+
+def _has_scores(term: Term) -> bool:
+    """Whether a term has a number for each row and column of a product."""
+    return any(sides_of(product) <= term.dims for product in products_of_pairs(term))
 
 
 def _plan_with(planning: Planning, chosen: Sequence[Candidate]) -> Plan | None:

@@ -12,6 +12,7 @@ from math import ceil, prod
 
 from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import subterms
+from ..analysis.chunks import chunks
 from ..analysis.dim_roles import stepped
 from ..analysis.exact_products import native
 from ..analysis.product_terms import sides, summand
@@ -104,6 +105,7 @@ class _Builder:
         if counting.refined:
             self.extents |= dict.fromkeys(kernel.columns, tile.columns) | ({} if loop.tile else {loop.dim: 1})
         self.stepped = stepped(kernel, nodes(kernel)) if counting.refined else set()
+        self.chunks = chunks(kernel, nodes(kernel)) if counting.refined else {}
         self.operations: dict[str, Operation] = {}
         self.edges: list[Edge] = []
         self.values: list[Value] = []
@@ -166,7 +168,7 @@ class _Builder:
             size = self.elements_read(node) * _bytes(node)
             private = self.kernel.rows in node.dims
             work = {"copy": size / self.machine.copy_bytes}
-            kind = {"synchronous": False, "streaming": True, "private": private, "bytes": size}
+            kind = {"synchronous": False, "streaming": True, "private": private, "bytes": self.held_bytes(node)}
             self.loads[node] = self.add(name, work, **kind)
         return self.loads[node]
 
@@ -218,7 +220,7 @@ class _Builder:
     def operand(self, side: Term, product: str) -> None:
         """Feeds one side of a product: from shared memory if it is a load, from registers if it is computed."""
         raw = native(side) or side
-        if self.loop.dim not in side.dims:
+        if self.loop.dim not in side.dims and self.chunks.keys().isdisjoint(side.dims):
             self.resident |= {n: self.held_bytes(n) for n in subterms(side) if n.op == "load"}
         elif raw.op == "load":
             self.edge(self.load(raw), product, 0)
@@ -232,7 +234,10 @@ class _Builder:
             self.values.append(Value(f"operand of {product}", name, ((product, 0),), registers))
 
     def held_bytes(self, node: Term) -> int:
-        return self.elements_read(node) * _bytes(node)
+        """Bytes of a tile that is there at a time: of a dim that is read in chunks, one of them."""
+        whole = prod(self.extent(d) for d in self.chunks if d in node.dims)
+        chunk = prod(places for d, places in self.chunks.items() if d in node.dims)
+        return self.elements_read(node) * _bytes(node) * chunk // whole
 
     def feed(self, inputs: tuple[str, ...], reader: str) -> None:
         for name in inputs:

@@ -15,6 +15,7 @@ import torch
 from ...egraph.terms.sizes import resolve
 from ...egraph.terms.term import Term
 from ...egraph.terms.traversal import reduces, subterms
+from ..analysis.chunks import chunks
 from ..analysis.dim_roles import compared, is_contraction, leading_dims, several_pairs, stepped
 from ..codegen.matrix_products import multiplies_in_parts
 from ..codegen.tile_extents import dims_with_relative_factors, needs_three_dims, power_of_two
@@ -98,6 +99,8 @@ def default_for(kernel: Kernel, architecture: str, few: bool = False) -> TritonC
     """The default configuration of a kernel; few: its rows are fewer than a tile has."""
     width, element_bytes = widest(kernel)
     nodes = nodes_of(kernel)
+    if chunks(kernel, nodes):
+        return of_chunks(element_bytes, few)
     serial = stepped(kernel, nodes)
     if lead := leading_dims(kernel, nodes):
         return cube_config(max(map(power_of_two, lead)), _carried_elements(kernel), width)
@@ -108,6 +111,8 @@ def default_for(kernel: Kernel, architecture: str, few: bool = False) -> TritonC
         return PRODUCT_IN_HALVES if width <= 64 else replace(PRODUCT_IN_HALVES, row_tile=128, warps=8)
     if few:
         found = of_few_rows(width, element_bytes)
+    elif element_bytes == 2 and width <= MAX_RESIDENT_ELEMENTS and _keeps_numbers_of_products(kernel):
+        found = TritonConfig(128, 128 if width <= 128 else 64, 8, 3)
     else:
         config = default_config(width, element_bytes, architecture, _score_products(kernel))
         found = _of_scores(kernel, nodes, config, width, bool(serial))
@@ -172,6 +177,15 @@ def _widens_bytes(kernel: Kernel) -> bool:
     return any(n.dtype != "bool" and getattr(torch, n.dtype).itemsize == 1 for n in read if len(n.dims) > 1)
 
 
+def _keeps_numbers_of_products(kernel: Kernel) -> bool:
+    """Whether loops keep numbers of each row, of products of rows and columns: registers are left for wide tiles."""
+    rows = {*kernel.grid, *kernel.tiled}
+    states = [(loop.dim, r) for loop in kernel.loops for r in states_of(kernel) if r.attrs[1] == loop.dim]
+    is_of_pairs = lambda n, dim: is_contraction(n) and {kernel.rows, dim} <= n.dims
+    of_products = all(any(is_of_pairs(n, dim) for n in reduces(r.args[0])) for dim, r in states)
+    return bool(states) and of_products and all(r.dims <= rows for _, r in states)
+
+
 def _score_products(kernel: Kernel) -> int:
     """The most products of rows by columns in one sum of a loop; 1 for states, whose scores are one product."""
     around = lambda loop: {kernel.rows, *(kernel.columns or (loop.dim,))}  # with columns, a loop goes over a batch
@@ -192,6 +206,13 @@ def of_few_rows(width: int, element_bytes: int) -> TritonConfig:
     """The default where rows are fewer than a tile has: reading the loop's tiles is all the work, 32 KiB at a time."""
     fitting = BYTES_OF_A_LOAD // (element_bytes << (width - 1).bit_length())
     return TritonConfig(16, max(16, min(128, fitting)), 4, 2 if fitting <= 128 else 3)
+
+
+def of_chunks(element_bytes: int, few: bool) -> TritonConfig:
+    """For products that a tile sums chunk by chunk: tiles as of a product of matrices that is stored."""
+    if few:
+        return TritonConfig(16, 128 if element_bytes == 2 else 64, 4, 4)
+    return TritonConfig(128, 256, 8, 3) if element_bytes == 2 else TritonConfig(64, 64, 4, 2)
 
 
 def of_pairs(config: TritonConfig) -> TritonConfig:

@@ -47,6 +47,7 @@ class Trait(Flag):
     # Reductions and norms.
     SOFTMAX = auto()
     SOFTMAX_STEP = auto()  # a softmax, its logarithm, or a step of one by hand: amax
+    PICKS_ELEMENTS = auto()  # one element of each row, at a position: gather, diagonal
     KEEPS_SHAPE = auto()  # the result has the axis that is reduced: softmax
     MAKES_DISTANCES = auto()  # makes a distance of a pair's difference: norm, mean
     NORM = auto()  # a border between products; in front of a region's inputs a kernel can compute it
@@ -102,6 +103,8 @@ ATEN: tuple[AtenOperation, ...] = (
     _row("reduction", "logsumexp", Trait.SOFTMAX_STEP),
     _row("reduction", "amax", Trait.SOFTMAX_STEP | Trait.MAKES_DISTANCES),
     _row("reduction", "max", Trait.SOFTMAX_STEP),
+    _row("reduction", "cross_entropy cross_entropy_loss"),
+    _row("reduction", "nll_loss nll_loss_nd nll_loss_forward"),
     *_rows("reduction", "amin mean", Trait.MAKES_DISTANCES),
     *_rows("reduction", "min sum prod any all"),
     # Views that move axes. getattr is x.mT, x.T, x.mH or x.H.
@@ -129,6 +132,7 @@ ATEN: tuple[AtenOperation, ...] = (
     *_rows("view", "flip roll", Trait.COPIES),
     _row("view", "getitem", Trait.PICKS | Trait.GATHERS),
     _row("view", "select", Trait.PICKS),
+    _row("view", "diagonal linalg_diagonal", Trait.PICKS_ELEMENTS),
     *_rows("view", "slice narrow split split_with_sizes chunk unbind unfold"),
     # Pointwise. `__eq__` and its kin are what some releases of Dynamo make of a comparison of two tensors.
     _row("pointwise", "mul", Trait.ARITHMETIC | Trait.SCALES),
@@ -174,7 +178,7 @@ ATEN: tuple[AtenOperation, ...] = (
     *_rows("other", "diff cumsum", Trait.CUMULATIVE),
     *_rows("other", "gumbel_softmax dropout1d dropout2d dropout3d", Trait.RANDOM),
     _row("other", "index", Trait.GATHERS),
-    *_rows("other", "gather take_along_dim"),
+    *_rows("other", "gather take_along_dim", Trait.PICKS_ELEMENTS),
     *_rows("other", "index_select stack dot _cdist_forward _euclidean_dist"),
     *_rows("other", "lift_fresh lift_fresh_copy resolve_conj resolve_neg matrix_H"),
     _row("other", "multi_head_attention_forward", Trait.LIBRARY_CALL),

@@ -20,6 +20,7 @@ from .grad_modes import recording
 from .mutations import writes
 from .nodes import size_of, value_of_node
 from .op_kinds import INTERIOR, Trait, changes_in_place, has_trait, is_aten, is_higher_order, kind_of, name_of
+from .reduced_products import ReducedProduct, reduced_product
 
 Nodes = frozenset[fx.Node]
 NOTHING: Nodes = frozenset()
@@ -73,11 +74,17 @@ def survey(graph: fx.Graph) -> Survey:
     """What is known of every node of the graph."""
     s = _walk(graph, NOTHING)
     scores = frozenset(n for node in s.order for n in _scores_of_pairs(node, s))
+    scores |= {n for n in s.order if s.kind[n] == "layer" and reduced(n, s) is not None}
     return _walk(graph, scores) if scores else s
 
 
+def reduced(product: fx.Node, s: Survey) -> ReducedProduct | None:
+    """The product with its reductions, if nothing else is read of it."""
+    return reduced_product(product, s.kind.__getitem__, lambda n: prod(hinted(value_of_node(n))))
+
+
 def _walk(graph: fx.Graph, scores: Nodes) -> Survey:
-    """One walk. scores: what is made of pairs point by point and counts as a product."""
+    """One walk. scores: what counts as a product: pairs point by point, layers of which only reductions are read."""
     s = Survey(list(graph.nodes), {}, {}, {}, {}, {}, {}, [], {}, {}, {}, {}, {}, recording(graph.nodes))
     open_scopes: list[tuple[str, int]] = []
     written = set().union(*(storages(target) for n in graph.nodes for target in writes(n)))

@@ -162,6 +162,7 @@ class Replacement:
     def plan(self, number: int) -> None:
         """Fuses what pays around the region, and makes its plan. Raises Refusal and whatever planning raises."""
         region, s = self.regions[number], self.survey
+        self._refuse_in_training(region)
         owned = frozenset(self._owned - region.owned)
         computed = owned.union(*(r.nodes for r in self.regions if r is not region and r.refusal is None))
         context = lambda mode: FusionContext(s, mode, self._compiled, owned, computed, self._read_counts)
@@ -170,6 +171,12 @@ class Replacement:
         self._insertion_points[number] = insertion_point(self.regions[number], s).before
         self._require_same_effects(number)
         self.answers[number] = self._with_derivatives(self.regions[number], answer)
+
+    def _refuse_in_training(self, region: Region) -> None:
+        """Raises Refusal for a region of one product whose gradients are needed, where Inductor can compile both."""
+        leaves = region.one_product and region.refusal is None and self.rewriting.options.inner == "inductor"
+        if leaves and any(gradients_needed(region, self._records)):
+            raise Refusal(messages.ONE_PRODUCT_IN_TRAINING, where_of(region.anchor))
 
     def _fused(self, region: Region, context: Callable[[str], FusionContext]) -> tuple[Region, Fused]:
         """The region with what is fused around it, where gradients are needed only what they are better with."""

@@ -1,7 +1,9 @@
-"""Finds the parts of a graph that are worth a kernel: two contractions with pointwise code and reductions between them.
+"""Finds the parts of a graph that are worth a kernel: two contractions with pointwise code and reductions between them,
+or one contraction of which nothing but reductions is read.
 
-A region ends in its sink, the later contraction. It owns the nodes between, and copies cheap nodes in front of it. A
-region that must stay has a refusal, which says why. Example: q @ k.mT, softmax, @ v. No value of the graph changes.
+A region ends in its sink, the later contraction, or in its reductions. It owns the nodes between, and copies cheap
+nodes in front of it. A region that must stay has a refusal, which says why. Examples: q @ k.mT, softmax, @ v; the
+log-sum-exp of x @ w.T. No value of the graph changes.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from ..errors import Refusal
 from ..graph.nodes import where_of
 from ..graph.op_kinds import Trait, changes_in_place, has_trait, name_of
 from ..graph.random_calls import draws
-from ..graph.survey import Nodes, Survey, bodies, shape, survey
+from ..graph.survey import Nodes, Survey, bodies, reduced, shape, survey
 from .copies import with_cheap_inputs
 from .grow import grow, without_cycles
 from .missed import interruption, missed_fusion
@@ -26,10 +28,18 @@ from .region import Region
 
 @dataclass
 class _Draft:
-    """Contractions that belong together, before it is known how far their region reaches. `ends` are the sinks."""
+    """Contractions that belong together, before it is known how far their region reaches. `ends` are the sinks.
+
+    A product of which only reductions are read has no sink; it is its own anchor.
+    """
 
     owned: set[fx.Node]
     ends: list[fx.Node]
+    product: fx.Node | None = None
+
+    @property
+    def anchor(self) -> fx.Node:
+        return self.product or self.ends[0]
 
 
 def find_regions(graph: fx.Graph) -> list[Region]:
@@ -37,6 +47,7 @@ def find_regions(graph: fx.Graph) -> list[Region]:
     s = survey(graph)
     sinks = [n for n in reversed(s.order) if s.kind[n] in ("contraction", "attention")]
     drafts = _drafts(sinks, s)
+    drafts += _drafts_of_one(sinks, s, frozenset().union(*(draft.owned for draft in drafts)))
     claimed = frozenset().union(*(draft.owned for draft in drafts))
     grown = [_grown(draft, s, claimed - draft.owned) for draft in drafts]
     merged = _merged([region for region in grown if region is not None], s)
@@ -107,6 +118,13 @@ def _draft_nodes(sink: fx.Node, s: Survey, with_reduction: bool) -> set[fx.Node]
     return without_cycles(_between(sink, operands, s), sink, s)
 
 
+def _drafts_of_one(sinks: list[fx.Node], s: Survey, claimed: Nodes) -> Iterator[_Draft]:
+    """Products in no other draft of which only reductions are read, such as log-sum-exps."""
+    found = (reduced(sink, s) for sink in sinks if sink not in claimed and s.kind[sink] == "contraction")
+    for one in (one for one in found if one is not None and claimed.isdisjoint(one.nodes)):
+        yield _Draft({*one.nodes}, [], one.product)
+
+
 def _share_weights(shared: Collection[fx.Node], s: Survey) -> bool:
     """Whether two products share weights that are made of scores, and not only the scores themselves."""
     return any(s.kind[n] == "pointwise" and s.plain[n] for n in shared)
@@ -151,8 +169,8 @@ def _grown(draft: _Draft, s: Survey, taken: Nodes) -> Region | None:
             output = node
     behind = chain[: chain.index(output) + 1] if output is not main else []
     outputs = (output, *(n for n in growth.outputs if n is not main))
-    region = with_cheap_inputs(growth.owned.union(behind), outputs, draft.ends[0], s)
-    return replace(region, refusal=outputs_refusal(growth, region, s))
+    region = with_cheap_inputs(growth.owned.union(behind), outputs, draft.anchor, s)
+    return replace(region, refusal=outputs_refusal(growth, region, s), one_product=draft.product is not None)
 
 
 def _views_behind(node: fx.Node, s: Survey) -> Iterator[fx.Node]:
@@ -196,6 +214,7 @@ def _union(first: Region, second: Region, taken: Nodes, s: Survey) -> Region | N
     if any(map(draws, new)) or _reads_result(first, second, new) or _reads_result(second, first, new):
         return None
     whole = with_cheap_inputs(growth.owned, growth.outputs, second.anchor, s)
+    whole = replace(whole, one_product=first.one_product and second.one_product)
     return None if refusal_to_move(whole, s) is not None else whole
 
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from torch import fx
 
 from ..graph.nodes import value_of_node
-from ..graph.op_kinds import Trait, changes_in_place, has_trait
+from ..graph.op_kinds import changes_in_place
 from ..graph.random_calls import draws
+from ..graph.reduced_products import narrows
 from ..graph.survey import Nodes, Survey, shape
 
 MAX_NODES_BEHIND_A_DRAFT = 160  # How far, in graph order, growing looks at nodes behind the draft.
@@ -96,7 +97,7 @@ class _Scan:
 
     def _measure(self, node: fx.Node) -> None:
         kind = self.s.kind[node]
-        narrow = node in self.ends or (kind == "reduction" and not has_trait(node, Trait.KEEPS_SHAPE))
+        narrow = node in self.ends or narrows(node, kind)
         if not narrow and (kind == "contraction" or self.wide.intersection(node.all_input_nodes)):
             self.wide.add(node)
 

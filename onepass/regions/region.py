@@ -60,6 +60,7 @@ class Region:
 
     `owned` nodes belong to this region alone, and only the outputs among them are used outside; the other nodes are
     copies. `anchor` is the contraction that names the region in reports. `refusal` says why the region must stay.
+    `one_product`: nothing but reductions of its product is read, and no second product.
     """
 
     nodes: tuple[fx.Node, ...]
@@ -68,6 +69,7 @@ class Region:
     anchor: fx.Node
     owned: Nodes
     refusal: Refusal | None = None
+    one_product: bool = False
 
     @property
     def output(self) -> fx.Node:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from .. import messages
 from ..errors import NotFused
 from .records import Report
 from .text import way_out
@@ -32,6 +33,8 @@ def hold(report: Report, require: str, *, part: bool = False) -> None:
 def _left_lines(report: Report) -> Iterator[str]:
     """Two lines for each region that is left as written, and for each failure."""
     for refused in report.refusals:
+        if refused.code == messages.ONE_PRODUCT_IN_TRAINING.code:
+            continue  # left by choice: Inductor's is faster
         yield f"  {refused.where}: {refused.reason}"
         yield f"    way out: {way_out(refused)}"
     for failure in report.failures:

@@ -20,12 +20,12 @@ from ..egraph.terms.traversal import subterms
 from ..errors import Refusal
 from ..graph.program import Input, Program
 from ..lowering.plan.records import Store
-from . import concatenation, contractions, creation, cumulative, norms, pointwise, reductions, views
+from . import concatenation, contractions, creation, losses, norms, pointwise, reductions, views
 from .dim_names import named_alike
 from .index_bounds import BoundsCondition
 from .registry import FLOATING, Handlers, OperatorCall, TensorValue, convert, term_dtype
 
-MODULES = (concatenation, contractions, creation, cumulative, norms, pointwise, reductions, views)
+MODULES = (concatenation, contractions, creation, losses, norms, pointwise, reductions, views)
 
 
 def _collect(modules: Iterable[ModuleType]) -> Handlers:

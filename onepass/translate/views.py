@@ -12,12 +12,13 @@ from .. import messages
 from ..egraph.terms.affine import bounds
 from ..egraph.terms.index_simplify import floordiv, mod
 from ..egraph.terms.ops import const, iota
+from ..egraph.terms.positions import at_position
 from ..egraph.terms.sizes import Size, of_whole_blocks, product, resolve, term_of
 from ..egraph.terms.term import Term
-from ..egraph.terms.traversal import subterms, tensors
+from ..egraph.terms.traversal import reduces, subterms, tensors
 from ..graph.program import Meta
 from .index_bounds import BoundsCondition, out_of_bounds
-from .registry import INTEGERS, Handlers, Index, OperatorCall, TensorValue, apply, choose, same_size, spread
+from .registry import INTEGERS, Handlers, Index, OperatorCall, TensorValue, apply, choose, convert, same_size, spread
 
 handles = Handlers()
 
@@ -187,6 +188,20 @@ def shifted(
     return call.value(pull, meta)
 
 
+@handles("aten.diagonal.default", "aten.linalg_diagonal.default")
+def diagonal(call: OperatorCall) -> TensorValue:
+    """x[..., k, k + offset]: one axis instead of two."""
+    source, offset = call.get("self") or call["A"], call["offset"]
+    one, other = source.axis(call["dim1"]), source.axis(call["dim2"])
+
+    def move(index):
+        rest, place = list(index[:-1]), index[-1]
+        where = {one: apply("add", place, const(max(-offset, 0))), other: apply("add", place, const(max(offset, 0)))}
+        return tuple(where[axis] if axis in where else rest.pop(0) for axis in range(len(source.shape)))
+
+    return moved(call, source, move)
+
+
 @handles("aten.slice.Tensor", "aten.narrow.default", symbolic="start step")
 def slice_axis(call: OperatorCall) -> TensorValue:
     source = call["self"]
@@ -300,7 +315,16 @@ def gather(call: OperatorCall) -> TensorValue:
     if call.get("sparse_grad"):
         raise call.refuse(messages.SPARSE_GRADIENT)
     _require_within(call, positions, source.shape[axis], wraps=False)
-    return moved(call, source, lambda index: _replaced(index, axis, positions.at(index)))
+    binder = call.binder(source.shape[axis])
+
+    def pull(index):
+        """One element of a row of products is found among all of them, which a loop computes anyway."""
+        row = source.at(_replaced(index, axis, iota(binder))) if positions.shape[axis] == 1 else None
+        if row is None or not tensors(positions.at(index)) or not any(binder in r.dims for r in reduces(row)):
+            return source.at(_replaced(index, axis, positions.at(index)))
+        return at_position(row, binder, convert(positions.at(index), "int64"))
+
+    return call.value(pull)
 
 
 @handles("aten.take_along_dim.default")

@@ -69,9 +69,9 @@ def _machine(file: str, row: Row) -> str:
 
 def figure(value: str | float | None) -> str:
     """Three figures: 0.0451, 2.83, 11.9, 2885. Nothing where nothing was measured."""
-    if not value:
+    number = float(value or 0)
+    if not number:
         return ""
-    number = float(value)
     return f"{number:.{max(0, 2 - floor(log10(number)))}f}"
 
 
@@ -394,11 +394,67 @@ def models() -> str:
     return table(head, lines) + "\n" + provenance(file)
 
 
+SERVING = {
+    "latents, 16 heads": "latents of 512 and 64 (MLA), 16 heads",
+    "latents, 128 heads": "the same, 128 heads",
+    "latents with weights, 16 heads": "with the products of its weights on either side, 16 heads",
+    "latents with weights, 128 heads": "the same, 128 heads",
+}
+
+
+def serving() -> str:
+    file = "serving_programs_h100.csv"
+    lines = []
+    for row in rows(file):
+        ran = row["how"] if row["how"] == "triton" else "the original calls"
+        columns = ("milliseconds", "terabytes_per_second", "of_copy", "teraflops")
+        lines.append([SERVING.get(row["program"], row["program"]), *(figure(row[c]) for c in columns), ran])
+    head = ["program", "milliseconds", "TB/s", "of a copy", "TFLOP/s", "ran"]
+    return table(head, lines) + "\n" + provenance(file)
+
+
+def decoding_step() -> str:
+    file = "plan_step_h100.csv"
+    columns = ("milliseconds", "replay_us", "call_us")
+    lines = [
+        [row["contestant"], *(figure(row[c]) for c in columns), figure(float(row["allocated_bytes"]) / 2**20)]
+        for row in rows(file)
+    ]
+    head = ["way", "milliseconds", "host, a replay, us", "host, a call, us", "allocated, MiB"]
+    return table(head, lines) + "\n" + provenance(file)
+
+
+ONE_PRODUCT = {
+    "contrast 128": "InfoNCE in both directions, 8192 x 8192, D 128",
+    "contrast 768": "the same, D 768",
+    "CLIP 512": "CLIP's loss, 8192, D 512",
+    "linear 2048": "linear layer and cross entropy, 4096 x 32000, D 2048",
+    "entropy 1024": "logarithms at labels and entropies, 4096 x 32000, D 1024",
+    "retrieval 128": "the largest of 1,000,000 scores, 4096 queries, D 128",
+    "k-means distance 64": "the least distance to 1024 means, 100,000 rows, D 64",
+    "retrieval top-1 128": "the largest of the scores with its position (nothing fused)",
+    "k-means 64": "the nearest mean's position (nothing fused)",
+}
+
+
+def one_product() -> str:
+    file = "one_product_h100.csv"
+    found = cases(file, "program")
+    lines = []
+    for program, name in ONE_PRODUCT.items():
+        case = found[(program,)]
+        ratio = float(case[OURS]["ratio"])
+        shown = times(ratio) if ratio > 0.99 else f"**{times(ratio)}**"
+        both = [f"{figure(case[n]['milliseconds'])}, {case[n]['peak']}" for n in (OURS, "torch.compile")]
+        lines.append([name, *both, shown, figure(case["plan"]["first"])])
+    return table(["program", OURS, "torch.compile", "ratio", "first call, s"], lines) + "\n" + provenance(file)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     made.__name__: made
     for made in (
         *(peers, backward, flex_backward, learned, training_step, forward_mode, first_step, over_flex, beyond),
-        *(programs, paged, unlike_lengths, stored_parts, models),
+        *(programs, one_product, paged, unlike_lengths, serving, decoding_step, stored_parts, models),
     )
 }
 

@@ -153,6 +153,7 @@ PROGRAMS = {
     messages.INTEGER_PRODUCT: operation("(i @ i.mT).float()", "i"),
     messages.FLOATS_ONLY: operation("torch.isnan(i).float()", "i"),
     messages.INTEGERS_ONLY: operation('torch.div(x, 2.0, rounding_mode="floor")'),
+    messages.SHIFT: operation("(i >> i.mT[:8, :8].sum()).float()", "i"),
     messages.BITS: operation("(i & i.mT[:8, :8].sum()).float()", "i"),
     messages.DTYPE: operation("(x.to(torch.uint16) + x.to(torch.uint16)).float()"),
     messages.BEYOND_DTYPE: operation("x.half().masked_fill(m, 1e9).float()", "x m"),
@@ -181,9 +182,13 @@ PROGRAMS = {
     ),
     messages.APART: operation("q[i[0, :2], :, i[0, :2]]", "q i"),
     messages.BEYOND_TABLE: operation("x[torch.arange(20)]"),
+    messages.PROBABILITIES_AS_LABELS: operation("F.cross_entropy(x, x)"),
     messages.NOT_DERIVED: Program(
         "def f(q, k, v):\n    scores = q @ k.mT\n    return torch.softmax(scores, -1) @ v, scores.amax(-1)",
         gradients=True,
+    ),
+    messages.ONE_PRODUCT_IN_TRAINING: Program(
+        "def f(x):\n    rows = x.repeat(256, 1)\n    return torch.logsumexp(rows @ rows.mT, -1)", "x", gradients=True
     ),
     messages.GRAPH_BREAK: Program("def f(q, k, v):\n    print('here')\n    return torch.softmax(q @ k.mT, -1) @ v"),
     messages.RANKS_ONE_RESULT: shared(

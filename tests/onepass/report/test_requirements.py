@@ -8,7 +8,7 @@ import torch
 import onepass
 from onepass.api.backend import onepass_backend
 from onepass.errors import NotFused, OptionError
-from onepass.messages import UNKNOWN_BETWEEN
+from onepass.messages import ONE_PRODUCT_IN_TRAINING, UNKNOWN_BETWEEN
 from onepass.report.records import Refused, Report
 from onepass.report.requirements import hold
 from onepass.report.text import way_out
@@ -29,6 +29,11 @@ def added_up(q, k, v):
 
 def half(q, k, v):
     return attend(q, k, v) + added_up(q, k, v)
+
+
+def summed_up(q, k, v):
+    rows = q.repeat(1, 100, 1)
+    return attend(q, k, v), torch.logsumexp(rows @ rows.mT, -1)
 
 
 def nothing(q, k, v):
@@ -93,6 +98,11 @@ def test_it_raises_where_something_is_left(way, function):
 def test_it_holds_where_everything_found_is_fused(way, function):
     way(function)
     assert way is as_explain or any(report.fused for report in onepass.reports())
+
+
+def test_what_inductor_does_better_in_training_is_no_obstacle():
+    report = onepass.explain(summed_up, X, X, X, gradients=True, options=ALL)
+    assert report.fused == 1 and [r.code for r in report.refusals] == [ONE_PRODUCT_IN_TRAINING.code]
 
 
 def test_nothing_is_required_by_default():
