@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # what __getattr__ gives, for type checkers and editors
     from .api.graph_pass import GraphPass as GraphPass
     from .api.plan import plan as plan
     from .compiler.rule_admission import check as check
+    from .distributed.context_parallel import context_parallel as context_parallel
     from .egraph import Rule as Rule
     from .egraph import independent as independent
     from .egraph import positive as positive

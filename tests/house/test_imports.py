@@ -60,7 +60,7 @@ TABLE = {
     "onepass/tune": "report graph regions translate compiler fusion runtime graph_passes api",
     "onepass/bench": "report graph regions translate compiler fusion runtime graph_passes api",
     "onepass/cli": "report graph regions translate compiler fusion runtime graph_passes api testing tune bench",
-    "onepass": "report compiler api cli testing runtime",  # doors
+    "onepass": "report compiler api distributed cli testing runtime",  # doors
 }
 EVERY_FOLDER = "every folder"
 PLANS = ("lowering/plan", "lowering/planning", "lowering/analysis", "lowering/masks", "lowering/readback")
