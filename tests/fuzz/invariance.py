@@ -30,8 +30,8 @@ from tests.fuzz import batches
 
 SLOTS, BATCHES_OF_A_PROGRAM = 16, 100
 Way = tuple[str, list["Sequences"], Callable[[list[Tensor]], Tensor]]
-# Of a buffer. A size of 1 is no symbol, so it has a plan of its own: without a loop where no softmax weighs the key, and
-# with another one where the key stands beside a sink.
+# Of a buffer. A size of 1 is no symbol, so it has a plan of its own: without a loop where no softmax weighs the key,
+# and with another one where the key stands beside a sink.
 LEAST_KEYS = {"sigmoids": 2, "sinks": 2}
 
 
