@@ -357,8 +357,8 @@ def _is_plain_sum(accumulator: Accumulator) -> bool:
 def state_dims(terms: Iterable[Term]) -> set[Dim]:
     """Dims of scores, of guards under reductions, and of the bodies of reductions other than sums.
 
-    A choice that does not depend on what is reduced is no guard: it keeps all or nothing. Example: the lower or the
-    upper half of a byte, by the parity of the column.
+    A choice among the values of a softmax that does not depend on what is reduced is no guard. Example: the lower or
+    the upper half of a byte, by the parity of the column.
     """
     found: set[Dim] = set()
     every = reductions(terms)
@@ -368,7 +368,7 @@ def state_dims(terms: Iterable[Term]) -> set[Dim]:
         elif r.args[0].op == "scaled":
             found |= r.args[0].args[0].dims
         for t in subterms(r.args[0]):
-            if t.op == "where" and r.attrs[1] in t.args[0].dims:
+            if t.op == "where" and (r.args[0].op != "scaled" or r.attrs[1] in t.args[0].dims):
                 found |= t.args[0].dims
     return found
 

@@ -103,7 +103,7 @@ ATEN: tuple[AtenOperation, ...] = (
     _row("reduction", "logsumexp", Trait.SOFTMAX_STEP),
     _row("reduction", "amax", Trait.SOFTMAX_STEP | Trait.MAKES_DISTANCES),
     _row("reduction", "max", Trait.SOFTMAX_STEP),
-    _row("reduction", "cross_entropy cross_entropy_loss"),
+    _row("reduction", "cross_entropy_loss cross_entropy"),
     _row("reduction", "nll_loss nll_loss_nd nll_loss_forward"),
     *_rows("reduction", "amin mean", Trait.MAKES_DISTANCES),
     *_rows("reduction", "min sum prod any all"),

@@ -313,7 +313,8 @@ _SHIFTS = {"right": ("__rshift__", "bitwise_right_shift"), "left": ("__lshift__"
 
 
 @handles(
-    *(f"aten.{name}.{kind}" for names in _SHIFTS.values() for name in names for kind in (*KINDS, "Tensor_Scalar")),
+    *(f"aten.{name}.{kind}" for name, _ in _SHIFTS.values() for kind in KINDS),
+    *(f"aten.{name}.{kind}" for _, name in _SHIFTS.values() for kind in ("Tensor", "Tensor_Scalar")),
     symbolic="self other",
 )
 def shift(call: OperatorCall) -> TensorValue:

@@ -266,7 +266,7 @@ def test_the_text_is_kept_for_people(tmp_path, monkeypatch):
     load_function.cache_clear()
     launcher = Launcher(build_plan(*attention(16), derivation=("factor out of sum",)), SMALL)
     launcher(inputs_of(launcher.plan, {}))
-    (path,) = tmp_path.iterdir()
+    (path,) = tmp_path.glob("*.py")
     text = path.read_text()
     assert "factor out of sum" in text and "tl.dot" in text and "mantissa" in text.splitlines()[0]
 
