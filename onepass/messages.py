@@ -274,7 +274,7 @@ FRACTIONAL_STEPS = Message(
 SHIFT = Message(
     "OP438",
     "operation",
-    "{call}: is supported by a number of bits that the dtype has, and to the left in less than 64 bits",
+    "{call}: is supported by a Python number of bits that the dtype has, and to the left in less than 64 bits",
     "write x >> 4 as x // 16, and x << 4 as x * 16",
 )
 DIFFERENCES = Message(
