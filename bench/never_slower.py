@@ -13,7 +13,7 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -283,6 +283,12 @@ def measured(name: str) -> Iterator[dict[str, object]]:
     yield from rows.values()
 
 
+def show(row: Mapping[str, object], fields: Sequence[str]) -> None:
+    """Prints a row, with four figures of each number."""
+    shown = (row.get(field, "") for field in fields)
+    print(*(f"{x:.4g}" if isinstance(x, float) else x for x in shown), sep="  ", flush=True)
+
+
 @torch.no_grad()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -294,8 +300,7 @@ def main() -> None:
     for name in asked.only:
         for row in measured(name):
             rows.append(row)
-            shown = (row.get(field, "") for field in FIELDS)
-            print(*(f"{x:.4g}" if isinstance(x, float) else x for x in shown), sep="  ", flush=True)
+            show(row, FIELDS)
     if asked.out:
         write_rows(asked.out, FIELDS, rows)
 

@@ -24,6 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import onepass
+from bench.never_slower import show
 from onepass import process_state
 from onepass.bench.results import write_rows
 from onepass.bench.timing import ContestantResult, in_turns, said
@@ -241,8 +242,7 @@ def main() -> None:
     for name in names:
         for row in tiles(name) if asked.tiles else measured(name, asked.train):
             rows.append(row)
-            shown = (row.get(field, "") for field in FIELDS)
-            print(*(f"{x:.4g}" if isinstance(x, float) else x for x in shown), sep="  ", flush=True)
+            show(row, FIELDS)
     if asked.out:
         write_rows(asked.out, FIELDS, rows)
 

@@ -194,7 +194,10 @@ def as_limit(part: Term, loop: Dim, rows: Dim | None, held: Iterable[Dim]) -> tu
 
 
 def _widened(bound: Term, rows: Dim, side: str) -> Term:
-    """The bound with what moves to and fro with the rows at its end: i % 4 is 3 in an upper limit, 0 in a lower one."""
+    """The bound with each part that both rises and falls along the rows at its extreme.
+
+    Example: for rows i, i % 4 becomes 3 in an upper limit and 0 in a lower one.
+    """
     coefficients, rest = affine(bound)
     kept: dict[Term, int] = {}
     for atom, c in coefficients.items():

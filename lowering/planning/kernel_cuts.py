@@ -130,10 +130,10 @@ def round_stored_sums(planning: Planning) -> Planning:
     rounded = rounded_sums(planning.references)
     for name in [store.output.name for store in planning.stores]:
         store = planning.stores[planning.index(name)]
-        cast_there = rounded.get(signature(store.term)) if _is_stored_sum(store, planning) else None
-        if cast_there is not None:
-            if cast_there.dtype == "bfloat16" or renaming(store.term, cast_there.args[0]) is not None:
-                planning = _with_rounded(planning, store, cast_there.dtype)
+        rounding = rounded.get(signature(store.term)) if _is_stored_sum(store, planning) else None
+        if rounding is not None:
+            if rounding.dtype == "bfloat16" or renaming(store.term, rounding.args[0]) is not None:
+                planning = _with_rounded(planning, store, rounding.dtype)
     return planning
 
 

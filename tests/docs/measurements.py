@@ -325,15 +325,22 @@ PROGRAMS = {
 }
 
 
-def programs() -> str:
-    file = "never_slower_h100.csv"
-    found = cases(file, "program")
-    lines = []
-    for program, name in PROGRAMS.items():
+def beside_compile(
+    file: str, names: Mapping[str, str], cell: Callable[[Row], str], more: Callable[[Case], list[str]] = lambda case: []
+) -> list[list[str]]:
+    """A line of each program: its cells of both contestants, the ratio, bold where it is below 0.99, and more."""
+    lines, found = [], cases(file, "program")
+    for program, name in names.items():
         case = found[(program,)]
         ratio = float(case[OURS]["ratio"])
         shown = times(ratio) if ratio > 0.99 else f"**{times(ratio)}**"
-        lines.append([name, *(figure(case[n]["milliseconds"]) for n in (OURS, "torch.compile")), shown])
+        lines.append([name, *(cell(case[n]) for n in (OURS, "torch.compile")), shown, *more(case)])
+    return lines
+
+
+def programs() -> str:
+    file = "never_slower_h100.csv"
+    lines = beside_compile(file, PROGRAMS, lambda row: figure(row["milliseconds"]))
     return table(["program", OURS, "torch.compile", "ratio"], lines) + "\n" + provenance(file)
 
 
@@ -439,14 +446,8 @@ ONE_PRODUCT = {
 
 def one_product() -> str:
     file = "one_product_h100.csv"
-    found = cases(file, "program")
-    lines = []
-    for program, name in ONE_PRODUCT.items():
-        case = found[(program,)]
-        ratio = float(case[OURS]["ratio"])
-        shown = times(ratio) if ratio > 0.99 else f"**{times(ratio)}**"
-        both = [f"{figure(case[n]['milliseconds'])}, {case[n]['peak']}" for n in (OURS, "torch.compile")]
-        lines.append([name, *both, shown, figure(case["plan"]["first"])])
+    cell = lambda row: f"{figure(row['milliseconds'])}, {row['peak']}"
+    lines = beside_compile(file, ONE_PRODUCT, cell, lambda case: [figure(case["plan"]["first"])])
     return table(["program", OURS, "torch.compile", "ratio", "first call, s"], lines) + "\n" + provenance(file)
 
 

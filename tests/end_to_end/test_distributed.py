@@ -2,7 +2,6 @@
 
 import contextlib
 import copy
-import datetime
 import faulthandler
 import math
 import signal
@@ -17,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import onepass
 from onepass.api.backend import onepass_backend
-from tests.support.processes import SECONDS, together
+from tests.support.processes import join_group, together
 
 RANKS = 2
 
@@ -95,11 +94,7 @@ STEPS = (one_call, accumulated, two_backward_calls, two_forward_calls, one_call)
 
 def train(rank, way, inside, options, folder):
     """One rank: after each step the gradients are those of a copy in float64 that has the whole batch."""
-    faulthandler.register(signal.SIGUSR1, (folder / f"where{rank}").open("w"))
-    torch.set_num_threads(1)
-    limit = datetime.timedelta(seconds=SECONDS // 2)
-    meeting = f"file://{folder}/meeting"
-    distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=RANKS, timeout=limit)
+    join_group(rank, RANKS, folder)
     try:
         torch.manual_seed(0)
         module = Block()

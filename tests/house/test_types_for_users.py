@@ -5,6 +5,7 @@ Pyright runs where it or basedpyright is installed; that the names for type chec
 
 import ast
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -55,7 +56,8 @@ TYPES = [
 
 @pytest.mark.slow
 def test_what_pyright_says_of_a_program(tmp_path):
-    checker = shutil.which("pyright") or shutil.which("basedpyright")
+    beside = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"  # an environment not activated
+    checker = shutil.which("pyright", path=beside) or shutil.which("basedpyright", path=beside)
     if checker is None:
         pytest.skip("neither pyright nor basedpyright is installed")
     installed = tmp_path / "site" / "onepass"

@@ -1,16 +1,28 @@
 """Processes that work together, as the ranks of one group do: started for a test, and ended with it."""
 
+import datetime
+import faulthandler
 import os
 import signal
 import time
 import warnings
 
 import pytest
-from torch import multiprocessing
+import torch
+from torch import distributed, multiprocessing
 
 SECONDS = 270  # for the work of the ranks, which is less than pytest's own limit, and takes ten on an idle machine
 SECONDS_TO_END = 20  # for a process whose work is done
 SECONDS_TO_TELL = 5  # for a process that writes where it is
+
+
+def join_group(rank, ranks, folder):
+    """The first call in a process of `together`: it becomes a rank over gloo, and SIGUSR1 lets it write where it is."""
+    faulthandler.register(signal.SIGUSR1, (folder / f"where{rank}").open("w"))
+    torch.set_num_threads(1)
+    limit = datetime.timedelta(seconds=SECONDS // 2)
+    meeting = f"file://{folder}/meeting"
+    distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=ranks, timeout=limit)
 
 
 def ended(context, seconds):

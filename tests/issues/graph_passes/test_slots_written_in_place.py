@@ -53,6 +53,14 @@ def graph_of(step, *given, **options):
     return seen[0]
 
 
+def step_of(write):
+    def step(cache, slot, new, q):
+        write(cache, slot, new)
+        return attention(cache, q)
+
+    return step
+
+
 def given(dtype=torch.int64):
     torch.manual_seed(0)
     cache, q = torch.randn(PAGES, SLOTS, HEADS, WIDTH), torch.randn(HEADS, 3, WIDTH)
@@ -64,11 +72,7 @@ def given(dtype=torch.int64):
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("write", WRITES)
 def test_assignment_is_to_the_input(write, dynamic, dtype):
-    def step(cache, slot, new, q):
-        write(cache, slot, new)
-        return attention(cache, q)
-
-    graph = graph_of(step, *given(dtype), dynamic=dynamic)
+    graph = graph_of(step_of(write), *given(dtype), dynamic=dynamic)
     (node,) = graph.find_nodes(op="call_function", target=operator.setitem)
     assert node.args[0].op == "placeholder"
 
@@ -77,11 +81,7 @@ def test_assignment_is_to_the_input(write, dynamic, dtype):
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("write", WRITES)
 def test_numbers(write, dynamic, dtype):
-    def step(cache, slot, new, q):
-        write(cache, slot, new)
-        return attention(cache, q)
-
-    cache, *others = given(dtype)
+    step, (cache, *others) = step_of(write), given(dtype)
     torch._dynamo.reset()
     own, eager = cache.clone(), cache.double()
     found = onepass.compile(step, inner="eager", dynamic=dynamic)(own, *others)

@@ -1,6 +1,7 @@
 """Four queries of a sequence, whose heads share keys, took 1.6 times as long as one: each head's program read the keys.
 
-Queries and heads are the rows of one tile together. A limit that moves with the query is the last query's for all.
+Queries and heads together are the rows of one tile. Where a limit depends on the query, that of the last query holds
+for the whole tile.
 """
 
 import math

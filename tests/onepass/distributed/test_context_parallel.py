@@ -1,10 +1,7 @@
 """Three processes, started once, share sequences: results and gradients are those of float64 on the whole sequence."""
 
-import datetime
-import faulthandler
 import functools
 import math
-import signal
 
 import pytest
 import torch
@@ -16,7 +13,7 @@ from torch.nn.functional import scaled_dot_product_attention
 import onepass
 from onepass.distributed.positions import head_tail
 from onepass.errors import InputError, Refusal
-from tests.support.processes import SECONDS, together
+from tests.support.processes import join_group, together
 
 RANKS, LENGTH = 3, 23
 AXES = {"q": -2, "k": -2, "v": -2, "i": 0, "j": 0, "a": 0, "b": 0, "seen": -1}
@@ -149,11 +146,7 @@ MORE = {"half": of_half, "module": of_module, "dtensors": of_dtensors}
 
 def work(rank, folder):
     """What one rank finds in all cases."""
-    faulthandler.register(signal.SIGUSR1, (folder / f"where{rank}").open("w"))
-    torch.set_num_threads(1)
-    limit = datetime.timedelta(seconds=SECONDS // 2)
-    meeting = f"file://{folder}/meeting"
-    distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=RANKS, timeout=limit)
+    join_group(rank, RANKS, folder)
     try:
         meshes = {2: DeviceMesh("cpu", [0, 1]), 3: init_device_mesh("cpu", (1, 3), mesh_dim_names=("dp", "cp"))["cp"]}
         for name, (_, _, ranks, _) in CASES.items():
