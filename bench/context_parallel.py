@@ -151,7 +151,7 @@ def problem_of(bench: Bench, problem: str, table: list) -> None:
     sdpa = lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=problem == "causal")
     with sdpa_kernel(backends(bench)):
         measured(bench, table, "one GPU, SDPA", problem, sdpa, whole, grad, right)
-    if problem == "causal":
+    if problem == "causal" and bench.device.type == "cuda":  # without a GPU no kernel makes a map
         maps_of_tiles(bench)
     by_rank(bench, problem, table, whole, grad, right)
     if bench.arguments.torch:
