@@ -1,4 +1,4 @@
-"""Lists kernels that another shape would make faster by the estimate than the one that the planner's rules choose.
+"""Lists kernels that another shape would make faster by the estimate than the one that they have.
 
 `python bench/shadow.py [--out FILE] [--gain 1.05] [--time]`. For every kernel of the suites each dim of its results is
 tried as rows, with each limit of what a tile holds whole; what that makes, further cuts included, is costed by
@@ -12,13 +12,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from math import inf, prod
 from pathlib import Path
 from statistics import median
-from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -30,10 +28,9 @@ from onepass.egraph.terms.term import Dim, Tensor
 from onepass.lowering.cost.plan_cost import plan_estimate
 from onepass.lowering.cost.traffic import bytes_of
 from onepass.lowering.executors import EXECUTORS
-from onepass.lowering.plan.records import Kernel, NotPlannable, Plan, Store
+from onepass.lowering.plan.records import Kernel, NotPlannable, Plan
 from onepass.lowering.plan.thresholds import MAX_RESIDENT_ELEMENTS
-from onepass.lowering.planning import kernel_shape
-from onepass.lowering.planning.planner import plan_stores
+from onepass.lowering.planning.planner import plan_with, prepared
 
 LIMITS = (MAX_RESIDENT_ELEMENTS, MAX_RESIDENT_ELEMENTS // 2, MAX_RESIDENT_ELEMENTS // 4)
 COLUMNS = ("suite", "variant", "shape", "kernel", "rows", "held", "ms", "other_rows", "limit", "other_kernels")
@@ -50,26 +47,11 @@ class Shape:
     limit: int = MAX_RESIDENT_ELEMENTS
 
 
-@contextmanager
-def chosen(shape: Shape, stores: tuple[Store, ...]) -> Iterator[None]:
-    """The shape is that of kernels with results of these dims; others are chosen as ever."""
-    ordinary, dims = kernel_shape._choose_rows, {d for store in stores for d in store.order}
-
-    def rows(facts: kernel_shape.DimFacts) -> tuple[Dim | None, str]:
-        return (shape.rows, "tried") if {*facts.order} == dims else ordinary(facts)
-
-    kernel_shape.kernel_shape.cache_clear()
-    try:
-        with mock.patch.object(kernel_shape, "_choose_rows", ordinary if shape.rows is None else rows):
-            yield
-    finally:
-        kernel_shape.kernel_shape.cache_clear()
-
-
 def plan_of(kernel: Kernel, shape: Shape) -> Plan:
     """The kernels that compute a kernel's results with a shape. Raises NotPlannable."""
-    with chosen(shape, kernel.stores):
-        return plan_stores(kernel.stores, held=shape.limit)
+    dims = frozenset(d for store in kernel.stores for d in store.order)
+    rows = () if shape.rows is None else ((dims, shape.rows),)
+    return plan_with(prepared(kernel.stores, shape.limit, rows=rows))
 
 
 def seconds(kernel: Kernel, shape: Shape, kept: float, hopper: bool) -> tuple[float, int]:

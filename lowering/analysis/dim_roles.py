@@ -227,34 +227,6 @@ def beside_long(terms: Iterable[Term], held_limit: int) -> set[Dim]:
     return {d for side in alone if any(is_long(other, held_limit) for other in side) for d in side}
 
 
-def beside_rows(loops: Sequence[Term], least: int) -> set[Dim]:
-    """Dims on the loop's side of a product whose other side has a dim of at least `least` elements.
-
-    With that other dim as rows, the product is one of matrices.
-    """
-    found: set[Dim] = set()
-    for dim, r in ((loop.attrs[1], r) for loop in loops for r in reduces(body_of(loop)) if loop.attrs[1] in r.dims):
-        sides = [f.dims - {r.attrs[1]} for f in sum_factors(r)] if r.attrs[0] == "sum" else []
-        with_loop = frozenset().union(*(side for side in sides if dim in side))
-        across = frozenset().union(*(side for side in sides if dim not in side)) - with_loop
-        if any(size_key(d) >= (False, least) for d in across):
-            found |= with_loop
-    return found
-
-
-def cube_work(terms: Iterable[Term], rows: Dim, excluded: set[Dim], least: int) -> float:
-    """The work for each row and column of a tile if the rows are a batch of products, which then are not of matrices.
-
-    That is the number of elements of their other dims but the excluded ones (loops, and what is on the grid). It grows
-    with the share of a tile of at least `least` rows that would be empty.
-    """
-    work, size = 0, lambda d: d.size if isinstance(d.size, int) else MAX_CUBE_SIZE
-    for left, right in map(product_sides, reductions(terms)):
-        if rows in left & right and not right <= left:
-            work += prod(size(d) for d in (left | right) - {rows} - excluded)
-    return work * max(1.0, least / size(rows))
-
-
 def sides_between(node: Term) -> frozenset[Dim]:
     """The dims that only one side of an operation on pairs has, as in a[i] - b[j]; none for another node.
 

@@ -227,11 +227,13 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Alternative:
-    """A plan that was not taken: what it would store between kernels, and its estimated time in times of the one taken.
+    """A plan that was not taken: what it would store between kernels, which rows kernels would have, and its estimated
+    time in times of the one taken. rows: as text, where they are not the planner's first guess.
     """
 
     stored: tuple[Term, ...]
     share: float
+    rows: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ def group_stores(planning: Planning) -> Planning:
         else:
             groups[number] = (*groups[number], store)
     groups = _in_launch_order(sorted(groups, key=lambda group: max(level[store] for store in group)))
-    shapes = [kernel_shape(group, planning.held_limit) for group in groups]
+    shapes = [kernel_shape(group, planning) for group in groups]
     return replace(
         planning,
         kernels=tuple(map(_without_loops, groups, shapes)),
@@ -106,8 +106,8 @@ def _fits(planning: Planning, group: Sequence[Store], store: Store) -> bool:
         return False
     if _compared(planning, group) != _compared(planning, (store,)):
         return False  # a loop compares all of its sums with the places of a dim, or none
-    shape, held_limit = kernel_shape(whole, planning.held_limit), planning.held_limit
-    alone = [kernel_shape(tuple(stores), held_limit).rows for stores in (group, (store,))]
+    shape = kernel_shape(whole, planning)
+    alone = [kernel_shape(stores, planning).rows for stores in (group, (store,))]
     if any(rows != shape.rows for rows in alone) and not _scores_of(group) & _scores_of((store,)):
         return False
     needed = {*(d for d in shape.grid if d.size != 1), *([shape.rows] if shape.rows else [])}
@@ -137,7 +137,7 @@ def _only_read_in_common(planning: Planning, group: Sequence[Store], store: Stor
 
 def _is_batched(planning: Planning, stores: tuple[Store, ...]) -> bool:
     """Whether the rows are a batch of some product: in a tile of them it is no product of matrices."""
-    return kernel_shape(stores, planning.held_limit).rows in batch_dims(s.term for s in stores)
+    return kernel_shape(stores, planning).rows in batch_dims(s.term for s in stores)
 
 
 def _scores_of(stores: Sequence[Store]) -> set[Term]:

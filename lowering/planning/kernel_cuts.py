@@ -81,7 +81,7 @@ def store_nested_loops(planning: Planning) -> Planning:
 def store_blocking_products(planning: Planning) -> Planning:
     """A pass: stores a product that would leave few rows to a tile."""
     store = planning.focused
-    rows_of = lambda term: kernel_shape((replace(store, term=term),), planning.held_limit).rows
+    rows_of = lambda term: kernel_shape((replace(store, term=term),), planning).rows
     part = blocking_product(store.term, rows_of, planning.held_limit)
     return planning if part is None else with_new_shape(_cut(planning, part, "would leave too few rows to a tile"))
 

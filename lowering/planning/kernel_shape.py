@@ -1,13 +1,14 @@
 """The shape of a kernel: which dim is tiled (the rows), which dims a tile holds whole, which are the grid.
 
-Invariant: each dim of a store is in exactly one of the three. A list of named preferences chooses the rows. Example:
-for out[b, i, e] = Σ_j p[b, i, j] · v[b, j, e] the rows are i, a tile holds e, and b is the grid.
+Invariant: each dim of a store is in exactly one of the three. The rows are what `lowering/cost` has chosen for results
+of these dims, or else the first guess, from which it starts. Example: for out[b, i, e] = Σ_j p[b, i, j] · v[b, j, e]
+the rows are i, a tile holds e, and b is the grid.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from math import prod
 
@@ -17,9 +18,7 @@ from ...egraph.terms.traversal import tensors
 from ..analysis.dim_roles import (
     batch_dims,
     beside_long,
-    beside_rows,
     compared_dims,
-    cube_work,
     is_long,
     loop_reductions,
     paired_dims,
@@ -32,26 +31,32 @@ from ..analysis.dim_roles import (
 from ..analysis.nested_sums import body_of, products_of_pairs, reductions, sides_of
 from ..plan.records import Store
 from ..plan.thresholds import MAX_RESIDENT_ELEMENTS_OF_A_ROW, MIN_ROWS_OF_A_PRODUCT
-from .planning_state import KernelShape, Planning
+from .planning_state import ChosenRows, KernelShape, Planning
 
 
 def choose_kernel_shape(planning: Planning) -> Planning:
     """A pass: chooses the shape of each store, as if it had a kernel of its own."""
-    shapes = {store.output.name: kernel_shape((store,), planning.held_limit) for store in planning.stores}
+    shapes = {store.output.name: kernel_shape((store,), planning) for store in planning.stores}
     return replace(planning, shapes=shapes)
 
 
 def with_new_shape(planning: Planning) -> Planning:
     """The focused store's shape, chosen again: a cut has changed its term."""
-    shape = kernel_shape((planning.focused,), planning.held_limit)
+    shape = kernel_shape((planning.focused,), planning)
     return replace(planning, shapes={**planning.shapes, planning.focus: shape})
 
 
-@lru_cache(512)
-def kernel_shape(stores: tuple[Store, ...], held_limit: int) -> KernelShape:
+def kernel_shape(stores: Sequence[Store], planning: Planning) -> KernelShape:
     """The shape of one kernel with all of these stores."""
+    return _shape(tuple(stores), planning.held_limit, planning.rows)
+
+
+@lru_cache(512)
+def _shape(stores: tuple[Store, ...], held_limit: int, chosen: ChosenRows) -> KernelShape:
     facts = DimFacts(stores, held_limit)
-    rows, reason = _choose_rows(facts)
+    dims = frozenset(facts.order)
+    found = next((rows for results, rows in chosen if results == dims), None)
+    rows, reason = _first_rows(facts) if found is None else (found, "this takes the least estimated time")
     held = tuple(d for d in facts.held if d != rows)
     return KernelShape(rows, held, tuple(d for d in facts.order if d != rows and d not in held), reason)
 
@@ -85,11 +90,6 @@ class DimFacts:
     def state(self) -> set[Dim]:
         """Dims of the states of loops."""
         return state_dims(self.terms)
-
-    @cached_property
-    def beside(self) -> set[Dim]:
-        """Dims on the loop's side of a product whose other side has enough rows."""
-        return beside_rows(self.loops, MIN_ROWS_OF_A_PRODUCT)
 
     @cached_property
     def outside(self) -> list[Dim]:
@@ -143,85 +143,37 @@ def _fitting(dims: list[Dim], orders: list[tuple[Dim, ...]], limit: int) -> list
     return fitting
 
 
-# The rows: named preferences, tried in order
+# The rows
 
 
-@dataclass(frozen=True)
-class RowPreference:
-    """The rows are the dim that `admits` accepts with the highest `rank`; if it accepts none, the next one decides.
+def _first_rows(facts: DimFacts) -> tuple[Dim | None, str]:
+    """The rows where none were chosen by cost, and the reason.
 
-    reason: completes the sentence "the rows are i, ...".
+    Of the dims that suit a kernel alike they are one of the scores, then the longest, then the one that lies innermost.
+    One row of scores is the row, too, so that a decode step has the shape, and the arithmetic, of a prefill.
     """
-
-    name: str
-    reason: str
-    admits: Callable[[DimFacts, Dim], bool]
-    rank: Callable[[DimFacts, Dim], tuple]
-
-
-def _is_matrix_side(facts: DimFacts, dim: Dim) -> bool:
-    return dim in facts.carried and dim not in facts.batch
+    is_of_scores = lambda d: d in facts.state or d in facts.multiplied
+    key = lambda d: (_suits(facts, d), is_of_scores(d), size_key(d), facts.order.index(d))
+    rows = max((d for d in facts.order if _suits(facts, d)), key=key, default=None)
+    return rows, SUITABLE[_suits(facts, rows) if rows is not None else 0]
 
 
-def _is_free_matrix_side(facts: DimFacts, dim: Dim) -> bool:
-    return _is_matrix_side(facts, dim) and dim not in facts.held and dim.size != 1
-
-
-def _is_in_some_loops(facts: DimFacts, dim: Dim) -> bool:
-    free = dim not in facts.batch and dim not in facts.held and dim.size != 1
-    return free and any(dim in r.dims for r in facts.loops)
-
-
-def _is_carried(facts: DimFacts, dim: Dim) -> bool:
-    return dim in facts.carried and dim not in facts.held
-
-
-def _by_state_and_size(facts: DimFacts, dim: Dim) -> tuple:
-    """First a dim of the scores, then none beside the loop, then the longest, then the one that lies innermost.
-
-    Scores are states, or products inside of the sums: also one row of them is the row, so that a decode step has the
-    shape, and the arithmetic, of a prefill.
-    """
-    scores = dim in facts.state or dim in facts.multiplied
-    return scores, dim not in facts.beside, size_key(dim), facts.order.index(dim)
-
-
-def _by_least_work(facts: DimFacts, dim: Dim) -> tuple:
-    apart = {*facts.carried, *(r.attrs[1] for r in facts.loops)}
-    return (-cube_work(facts.terms, dim, apart, MIN_ROWS_OF_A_PRODUCT),)
-
-
-ROW_PREFERENCES = (
-    RowPreference(
-        "free side of the products",
-        "no loop is done again for a tile of them, and they are no batch of a product",
-        _is_free_matrix_side,
-        _by_state_and_size,
-    ),
-    RowPreference(
-        "side of the products",
-        "they are no batch of a product, though a tile could hold them whole",
-        _is_matrix_side,
-        _by_state_and_size,
-    ),
-    RowPreference(
-        "side of the products of some loops",
-        "each other dim is a batch of a product; loops that lack these rows are kernels of their own",
-        _is_in_some_loops,
-        _by_state_and_size,
-    ),
-    RowPreference(
-        "batch of the products with the least work",
-        "each dim is a batch of a product, and these rows leave the least work to a tile",
-        _is_carried,
-        _by_least_work,
-    ),
+# How well a dim suits as rows, from the worst to the best. Completes the sentence "the rows are i, ...".
+SUITABLE = (
+    "no dim of the results is left for them",
+    "each other dim is a batch of a product as well",
+    "each other dim is a batch of a product; loops that lack these rows are kernels of their own",
+    "they are no batch of a product, though a tile could hold them whole",
+    "no loop is done again for a tile of them, and they are no batch of a product",
 )
 
 
-def _choose_rows(facts: DimFacts) -> tuple[Dim | None, str]:
-    """The rows by the first preference that admits any dim, and its reason."""
-    for preference in ROW_PREFERENCES:
-        if admitted := [d for d in facts.order if preference.admits(facts, d)]:
-            return max(admitted, key=lambda d: preference.rank(facts, d)), preference.reason
-    return None, "no dim of the results is left for them"
+def _suits(facts: DimFacts, dim: Dim) -> int:
+    """The place in SUITABLE. With a batch as rows, a product is none of matrices."""
+    if dim in facts.carried and dim not in facts.batch:
+        return 4 if dim not in facts.held else 3
+    if dim in facts.held:
+        return 0
+    if dim not in facts.batch and dim.size != 1:
+        return 2
+    return 1 if dim in facts.carried else 0

@@ -14,7 +14,7 @@ from ...egraph.terms.traversal import subterms, tensors
 from ..plan.records import NotPlannable, Plan, Store
 from ..plan.thresholds import MAX_RESIDENT_ELEMENTS
 from .pipeline import BEFORE_CUTS, FROM_CUTS, run_passes
-from .planning_state import Planning
+from .planning_state import ChosenRows, Planning
 
 
 def build_plan(
@@ -45,11 +45,19 @@ def plan_stores(
     return plan_with(prepared(stores, held, references), derivation)
 
 
-def prepared(stores: Sequence[Store], held: int = MAX_RESIDENT_ELEMENTS, references: Sequence[Term] = ()) -> Planning:
-    """What planning knows before anything is cut: normalised terms with shapes. Raises NotPlannable."""
+def prepared(
+    stores: Sequence[Store],
+    held: int = MAX_RESIDENT_ELEMENTS,
+    references: Sequence[Term] = (),
+    rows: ChosenRows = (),
+) -> Planning:
+    """What planning knows before anything is cut: normalised terms with shapes. Raises NotPlannable.
+
+    rows: those of kernels whose results have these dims; others have the planner's first guess.
+    """
     for store in stores:
         _refuse(store.term, store.output, store.order)
-    planning = Planning.of(stores, references or [store.term for store in stores], held)
+    planning = Planning.of(stores, references or [store.term for store in stores], held, rows)
     return run_passes(planning, BEFORE_CUTS)
 
 

@@ -15,6 +15,9 @@ from ...egraph.terms.traversal import tensors
 from ..plan.records import Kernel, Store
 from ..plan.term_edits import replace_from_above, with_fresh_bound_dims
 
+# Rows chosen by cost: for the dims that the results of a kernel have, which of them are its rows.
+ChosenRows = tuple[tuple[frozenset[Dim], Dim], ...]
+
 
 @dataclass(frozen=True)
 class KernelShape:
@@ -41,7 +44,7 @@ class Planning:
     stage `cuts` works on. pending: terms that the pass stores in its next runs on this store. plan_passes: names of
     passes that changed something. shape_reasons: for each kernel, its rows and the reason. halves: names of the
     parts that the stage `terms` has stored. chosen: terms that are stored because a plan with them takes less time,
-    each before the terms that it contains.
+    each before the terms that it contains. rows: for results with some dims, the rows of their kernel, chosen likewise.
     """
 
     given: tuple[Store, ...]
@@ -60,13 +63,17 @@ class Planning:
     shape_reasons: tuple[str, ...] = ()
     halves: tuple[str, ...] = ()
     chosen: tuple[Term, ...] = ()
+    rows: ChosenRows = ()
 
     @classmethod
-    def of(cls, stores: Sequence[Store], references: Sequence[Term], held_limit: int) -> Planning:
+    def of(
+        cls, stores: Sequence[Store], references: Sequence[Term], held_limit: int, rows: ChosenRows = ()
+    ) -> Planning:
         """The state before the first pass."""
         outputs = tuple(store.output.name for store in stores)
         names = {t.name for store in stores for t in tensors(store.term)}
-        return cls(tuple(stores), tuple(stores), outputs, tuple(references), held_limit, frozenset(names | {*outputs}))
+        names = frozenset(names | {*outputs})
+        return cls(tuple(stores), tuple(stores), outputs, tuple(references), held_limit, names, rows=rows)
 
     def index(self, name: str) -> int:
         """The place in `stores` of the store with this output."""

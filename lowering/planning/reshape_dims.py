@@ -36,7 +36,7 @@ def group_rows(planning: Planning) -> Planning:
     a tile has already become one dim with the members. Example: 4 queries of a sequence, and 8 heads that share keys,
     are 32 rows, so that one program reads the keys and not 8.
     """
-    shape = kernel_shape(planning.stores, planning.held_limit)
+    shape = kernel_shape(planning.stores, planning)
     names = _dim_names(planning.stores, planning.references)
     for dim, size in _groupings(planning.terms, planning.held_limit):
         group = Dim(unused_name(f"{dim.name}_group", names), static_size(dim) // size)
@@ -45,7 +45,7 @@ def group_rows(planning: Planning) -> Planning:
         stores = tuple(_in_groups(store, dim, (group, member), change) for store in planning.stores)
         references = tuple(simplify_index(substitute(term, change)) for term in planning.references)
         grouped = replace(planning, stores=stores, references=references)
-        if _pays(dim, member, shape, kernel_shape(stores, planning.held_limit)):
+        if _pays(dim, member, shape, kernel_shape(stores, planning)):
             return grouped
         if (merged := _with_rows_of_members(grouped, member, shape)) is not None:
             return merged
@@ -62,7 +62,7 @@ def _with_rows_of_members(planning: Planning, member: Dim, before: KernelShape) 
     merged, change = _as_one((member, rows), _dim_names(planning.stores, planning.references))
     stores = tuple(_merged(store, (member, rows), merged, change) for store in planning.stores)
     stores = tuple(replace(store, term=simplify_index(store.term)) for store in stores)
-    if kernel_shape(stores, planning.held_limit).rows != merged:
+    if kernel_shape(stores, planning).rows != merged:
         return None
     references = tuple(simplify_index(substitute(term, change)) for term in planning.references)
     return replace(planning, stores=stores, references=references)
@@ -133,7 +133,7 @@ def _as_one(pair: tuple[Dim, Dim], names: Collection[str]) -> tuple[Dim, Change]
 
 
 def _held_dims(store: Store, planning: Planning) -> set[Dim]:
-    return {*kernel_shape((store,), planning.held_limit).held}
+    return {*kernel_shape((store,), planning).held}
 
 
 def mergeable_pair(stores: Sequence[Store], store: Store, held: set[Dim], held_limit: int) -> tuple[Dim, Dim] | None:

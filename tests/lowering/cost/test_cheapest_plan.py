@@ -105,7 +105,7 @@ def test_scores_that_take_much_memory_are_not_stored():
 @pytest.mark.parametrize("length", [64, 1024, 4096, 16384])
 def test_attention_stays_one_kernel_and_nothing_else_is_planned(length, monkeypatch):
     """No store could pay: its bytes alone take longer."""
-    monkeypatch.setattr(module, "_plan_with", None)
+    monkeypatch.setattr(module._Search, "_planned", None)
     assert len(cheapest_plan(attention(length)).kernels) == 1
 
 
@@ -121,11 +121,43 @@ def test_an_estimate_that_is_no_better_changes_nothing(monkeypatch):
 
 def test_what_was_tried_and_not_taken_is_said(monkeypatch):
     taken = cheapest_plan(shared_prefix(64))
-    assert all(one.stored and one.share >= 1 for one in taken.alternatives)
-    monkeypatch.setattr(module, "LEAST_GAIN", inf)
-    monkeypatch.setattr(module._Sized, "could_pay", lambda *_: True)
+    assert all(one.stored or one.rows for one in taken.alternatives)
+    assert min(one.share for one in taken.alternatives) * module.LEAST_GAIN >= 1
+    monkeypatch.setattr(module._Found, "pays", lambda *_: False)
     kept = cheapest_plan(shared_prefix(64))
     assert kept == plan_stores(shared_prefix(64)) and min(one.share for one in kept.alternatives) < 1 / 5
+
+
+def state_of_keys(length: int) -> list[Store]:
+    """Linear attention: the products of keys and values are summed for each head, then queries read the sums."""
+    b, h, i, j, d, e = dims(b=8, h=32, i=length, j=length, d=64, e=64)
+    output = Tensor("out", "float32", (8, 32, length, 64))
+    moved = sum_over(d, tensor("q", b, h, i, d) * sum_over(j, tensor("k", b, h, j, d) * tensor("v", b, h, j, e)))
+    total = sum_over(d, tensor("q", b, h, i, d) * sum_over(j, tensor("k", b, h, j, d)))
+    return [Store(moved / total, output, (b, h, i, e))]
+
+
+def test_rows_are_changed_where_two_loops_then_are_one():
+    """The sums of keys times values, and of keys, over the same loop: with d as rows, one kernel computes both."""
+    stores = state_of_keys(2048)
+    own, plan = plan_stores(stores), cheapest_plan(stores)
+    assert len(own.kernels) == 3 and len(plan.kernels) == 2
+    assert milliseconds(plan) * module.LEAST_GAIN < milliseconds(own)
+    assert any(note.startswith("rows chosen by estimated time") for note in plan.notes)
+
+
+def test_rows_of_plans_as_short_as_launches_stay():
+    """Estimates of small kernels are off by a factor, so they decide nothing."""
+    b, h, i, j, d, e = dims(b=1, h=4, i=64, j=64, d=64, e=64)
+    far = sum_over(d, make("abs", (tensor("x", b, h, i, d) - tensor("y", b, h, j, d),)))
+    output = Tensor("out", "float32", (1, 4, 64, 64))
+    plan = cheapest_plan([Store(one_pass(j, -far, tensor("v", b, h, j, e)), output, (b, h, i, e))])
+    assert plan.kernels[0].rows == i and not any(one.rows for one in plan.alternatives)
+
+
+def test_a_plan_without_a_text_is_not_taken(monkeypatch):
+    monkeypatch.setattr(module, "_has_texts", lambda plan: False)
+    assert cheapest_plan(state_of_keys(2048)) == plan_stores(state_of_keys(2048))
 
 
 def test_no_plan_is_an_error_as_ever():
@@ -153,3 +185,22 @@ def test_every_set_of_candidates_computes_the_results(name):
         plan = plan_with(planning, chosen=in_order((t for one in chosen for t in one), planning.terms))
         for mine, theirs in zip(computed(plan, inputs), right, strict=True):
             np.testing.assert_allclose(mine, theirs, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_every_choice_of_rows_computes_the_results(name):
+    """Tiles of any dim are all of its places. Rows that no plan has are refused, not wrong."""
+    stores, random = SMALL[name], np.random.default_rng(0)
+    own, planned = plan_stores(stores), 0
+    inputs = {t.name: random.standard_normal(t.shape) for t in own.inputs}
+    right = computed(own, inputs)
+    for store in stores:
+        for rows in store.order:
+            try:
+                plan = plan_with(prepared(stores, rows=((frozenset(store.order), rows),)))
+            except NotPlannable:
+                continue
+            planned += 1
+            for mine, theirs in zip(computed(plan, inputs), right, strict=True):
+                np.testing.assert_allclose(mine, theirs, rtol=1e-12, atol=1e-12)
+    assert planned >= 3
