@@ -17,7 +17,7 @@ class Dialect:
 
     module: the name in a kernel's text of the module with the language's functions. jit: the decorator of functions.
     pads_matrices: matrices that share memory get one extent (matching_extents in tile_extents.py).
-    folds_serially: a fold may be a loop inside the expression of a tile (serial_folds.py).
+    folds_serially: a fold may be a loop inside the expression of a tile (tile_writer.py).
     """
 
     module: str

@@ -22,6 +22,7 @@ from ...egraph.terms.traversal import subterms
 from ..analysis.value_bounds import positive, reads
 from ..plan.dtypes import HALVES, is_integer, literal
 from ..plan.records import NotPlannable
+from . import byte_conversions
 from .dialect import Dialect
 
 LEADING_BITS = 12  # of a float32's 24: the product of two factors with so many bits is exact
@@ -121,6 +122,7 @@ HELPERS = {  # small device functions; a kernel's text defines those that it cal
         "    signed = {lang}.where({x} < 0, {lang}.where(whole, {lang}.where(odd, -size, size), float('nan')), size)\n"
         "    return {lang}.where({y} == 0, 1.0, {lang}.where({x} == 1, 1.0, signed))"
     ),
+    **byte_conversions.HELPERS,
 }
 
 

@@ -16,6 +16,7 @@ from ...egraph.terms.term import Dim, Tensor, Term
 from ...egraph.terms.traversal import substitute, subterms
 from ..analysis.contiguous_axes import along
 from ..analysis.data_indices import place_conditions
+from ..analysis.exact_products import native
 from ..analysis.softmax_scaling import (
     LOG2_E,
     ExponentScaling,
@@ -28,14 +29,15 @@ from ..plan.dtypes import HALVES, is_integer, literal
 from ..plan.records import NotPlannable
 from ..plan.term_edits import replace_from_above
 from ..plan.thresholds import HIDDEN_SCORE
+from .byte_conversions import helper_of
 from .dialect import TRITON
 from .ops import FOLDS, TileValue, atom, floating_loads_below, identity, operation
 from .products import contract
-from .serial_folds import serial_fold
 from .tiles import Scope, Tiles
 
 SHORT_INTEGERS = ("uint8", "int8", "int16", "uint16")
 LONGEST_INLINE_TEXT = 60  # letters of a value that is used once and gets no name
+UNROLLED_PLACES = 4  # of a loop over places: the loads of one need not wait for those of another
 NEVER_NAMED = ("const", "iota", "size", "var", "load", "reduce")  # short, or named where they are written
 
 
@@ -95,12 +97,14 @@ class TileWriter(Tiles):
         sides = [_by_half(side, dim, half) for side in node.args[1:]]
         if not all(_is_dense(side, dim, half) for side in sides):
             return None
-        values = [self.value(side) for side in sides]
-        dims = self.union(*values)
-        if dims[-1] != half or len({v.dtype for v in values}) > 1:
+        narrow = [native(side) for side in sides]
+        values = [self.value(side) for side in (sides if None in narrow else narrow)]
+        dims, kinds = self.union(*values), {v.dtype for v in values}
+        if dims[-1] != half or len(kinds) > 1:
             return None
         joined, dims = self.call("join", *(self.spread(v, dims).text for v in values)), (*dims[:-1], dim)
-        return TileValue(self.call("reshape", joined, self.shape(dims)), dims, node.dtype)
+        found = TileValue(self.call("reshape", joined, self.shape(dims)), dims, *kinds)
+        return self._cast(found, node)
 
     def _half_of(self, dim: Dim) -> Dim | None:
         """A dim of half the columns, in the place of the whole one; None if no tile holds that without padding."""
@@ -112,6 +116,15 @@ class TileWriter(Tiles):
             self.resident[half], at = extent // 2, self.tile_dims.index(dim)
             self.tile_dims = (*self.tile_dims[:at], half, *self.tile_dims[at:])
         return half
+
+    def _converted(self, node: Term, home: Scope) -> TileValue:
+        """The value of a cast. Tiles of bytes become halves by a helper."""
+        found = helper_of(node, self.facts.machine) if self.dialect is TRITON else None
+        if found is not None and len(self.sort(node.dims)) > 1:
+            name, source = found
+            tile = self.value(source, home)
+            return TileValue(f"{name}({tile.text})", tile.dims, node.dtype)
+        return self._cast(self.value(node.args[0], home), node)
 
     def _cast(self, value: TileValue, node: Term) -> TileValue:
         if value.dtype == node.dtype or (node.dtype, value.dtype) == ("int64", "int32"):
@@ -209,7 +222,7 @@ class TileWriter(Tiles):
     def _reduce(self, node: Term) -> TileValue:
         monoid, dim = node.attrs
         if dim in self.serial_dims:
-            return serial_fold(self, node)
+            return self._serial_fold(node)
         if dim in self.chunked:
             return self._sum_of_chunks(node)
         if dim not in self.resident:
@@ -220,6 +233,27 @@ class TileWriter(Tiles):
         else:
             result = self.fold(monoid, dim, body, self.padding(dim))
         return self.assign(f"{monoid}_{dim}", result)
+
+    def _serial_fold(self, node: Term) -> TileValue:
+        """A fold of what two sides give for each place of a dim, as a loop over places, in the scope of its value.
+
+        A tile of rows and columns is then all that registers hold, whatever the dim's length. The places of a short dim
+        are written out before, as terms. Example: Σ_d |q[i, d] - k[j, d]|, a distance.
+        """
+        monoid, dim = node.attrs
+        home, dims = self.scope_of(node.dims), self.sort(node.dims)
+        dtype = "float64" if node.dtype == "float64" else "float32"
+        start = self.call("full", self.shape(dims), identity(monoid, dtype), self.type_name(dtype))
+        total = self.assign(f"{monoid}_{dim}", TileValue(start, dims, dtype), home)
+        place = self.names.fresh(str(dim))
+        with self.stepping(dim, place) as scope:
+            body = self.value(node.args[0])
+            widened = f".to({self.type_name('float32')})" if body.dtype in HALVES else ""
+            combined = self.dialect.fill(FOLDS[monoid].combine, total.text, f"{self.align(body, dims)}{widened}")
+        steps = self.call("range", 0, dim.size, num_stages=1, loop_unroll_factor=min(UNROLLED_PLACES, dim.size))
+        home.lines.append(f"for {place} in {steps}:")
+        home.lines += [f"    {line}" for line in (*scope.lines, f"{total.text} = {combined}")]
+        return total
 
     def _sum_of_chunks(self, node: Term) -> TileValue:
         """A sum of products as a loop over chunks of its dim, each a product of matrices, in the scope of its value."""
@@ -413,7 +447,7 @@ STRUCTURAL: dict[str, Callable[[TileWriter, Term, Scope], TileValue]] = {
     "size": lambda writer, node, home: TileValue(writer.scalars[node.attrs[0]], (), "int64"),
     "var": lambda writer, node, home: TileValue(writer.scalars[node.attrs[0]], (), "int64"),
     "load": lambda writer, node, home: writer._load(node),
-    "cast": lambda writer, node, home: writer._cast(writer.value(node.args[0], home), node),
+    "cast": lambda writer, node, home: writer._converted(node, home),
     "reduce": lambda writer, node, home: writer._reduce(node),
     "scale": lambda writer, node, home: writer._project(node),
     "mantissa": lambda writer, node, home: writer._project(node),

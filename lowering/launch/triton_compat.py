@@ -25,6 +25,7 @@ MULTIPLIES_FLOAT64_BESIDE_NARROW_DATA = RELEASE >= (3, 9)  # 3.6 does not, 3.9 d
 TYPE_NAMES = {
     "bool": "i1", "uint8": "u8", "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64",
     "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64",
+    "float8_e4m3fn": "fp8e4nv", "float8_e5m2": "fp8e5",
 }  # fmt: skip
 OPTIONS = {"enable_fp_fusion": True}  # a weight is one fused multiply-add and one exp2; Triton 3.10 changes the default
 TARGETS = {

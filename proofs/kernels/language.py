@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from . import numbers as exact
+from .instructions import float8_values, same_values, values_of_bytes
 from .memory import KernelFault, Pointer
 from .numbers import Numbers
 from .term_values import MEANINGS, absolute, log2, square_root
@@ -290,11 +291,17 @@ def _joined(a, b):
     return _where(first, *(_expand(x, x.ndim - 1) for x in (a, b)))
 
 
-def _assembly(text: str, constraints: str, arguments: list, *rest):
-    """What an instruction computes, up to its rounding."""
-    if text != "tanh.approx.f32 $0, $1;":
-        raise KernelFault(f"the instruction {text}")
-    return MEANINGS["tanh"](exact.numbers(arguments[0]))
+def _assembly(text: str, constraints: str, arguments: list, type_: Type, *rest):
+    """What instructions compute, up to the rounding of a tangent."""
+    (value,) = arguments
+    if text == "tanh.approx.f32 $0, $1;":
+        return MEANINGS["tanh"](exact.numbers(value))
+    values = values_of_bytes(text, type_.name)
+    if not is_real(value):
+        return exact.of_floats(values[np.asarray(value).astype(np.uint8)])
+    if not any(same_values(values, float8_values(kind)) for kind in ("e4m3", "e5m2")):
+        raise KernelFault("instructions that change a number of eight bits")
+    return value
 
 
 def _absolute(value):

@@ -5,6 +5,7 @@ It runs in a process without Triton's interpreter, under which nothing can be co
 
 import json
 import math
+import re
 import sys
 
 import torch
@@ -61,15 +62,24 @@ CHANGES = {
 }
 
 
+BYTES = {"int8": torch.int8, "uint4": torch.uint8, "float8_e4m3fn": torch.float8_e4m3fn}
+
+
 def plan_of(kind: str, width: int, dtype: str):
     """The plan derived from plain PyTorch for batch 4, 16 heads (keys: 4 in "groups"), length 4096.
 
     Scores and weights mixed over heads are two kernels: "states" and "mixed"; "weights" are stored by a second one.
+    Keys and values of a kind in BYTES are bytes, or two numbers of four bits in each.
     """
 
     def attention(q, k, v):
         k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
         return torch.softmax(CHANGES[kind](q @ k.mT / math.sqrt(width)), -1) @ v
+
+    def of_bytes(q, k, v):
+        pairs = lambda x: torch.stack([x & 15, x >> 4], -1).flatten(-2) if kind == "uint4" else x
+        k, v = (pairs(x).to(q.dtype) for x in (k, v))
+        return torch.softmax(q @ k.mT / math.sqrt(width), -1) @ v
 
     def documents(q, k, v, ids):
         same = ids[:, None, :, None] == ids[:, None, None, :]
@@ -90,7 +100,11 @@ def plan_of(kind: str, width: int, dtype: str):
     heads = (16, 4, 4) if kind == "groups" else (16, 16, 16)
     inputs = [torch.empty(4, h, 4096, width, dtype=getattr(torch, dtype)) for h in heads]
     programs = {"documents": documents, "weights": weights, "states": mixture, "mixed": mixture, "dropout": dropped}
+    programs |= dict.fromkeys(BYTES, of_bytes)
     program = programs.get(kind, attention)
+    if kind in BYTES:
+        shape = (4, 16, 4096, width // 2 if kind == "uint4" else width)
+        inputs[1:] = [torch.empty(shape, dtype=BYTES[kind]) for _ in range(2)]
     inputs += [torch.zeros(4, 4096, dtype=torch.int64)] if kind == "documents" else []
     inputs += [torch.empty(16, 16, dtype=inputs[0].dtype)] * 2 if program is mixture else []
     inputs += [torch.zeros(2, dtype=torch.int64)] if kind == "dropout" else []
@@ -107,7 +121,7 @@ def compiled_kernel(target: str, plan: Plan, kernel: Kernel):
     """A kernel of a plan with its default configuration, for contiguous tensors and whole tiles of long dims."""
     config = default_for(kernel, target)
     mapped = frozenset(map_name(kernel, loop) for loop in kernel.loops if loop.map)
-    source = emit(kernel, plan, Facts(frozenset(["i", "j", "j_0", "c"]), mapped=mapped))
+    source = emit(kernel, plan, Facts(frozenset(["i", "j", "j_0", "c"]), mapped=mapped, machine=target))
     constants = {name: getattr(config, role) for name, role in source.tiles}
     tensors = {t.name: t for t in (*kernel.inputs, *(s.output for s in kernel.stores))}
     tensors |= {map_name(kernel, x): Tensor("map", "int32") for x in kernel.loops}
@@ -119,9 +133,10 @@ def compiled_kernel(target: str, plan: Plan, kernel: Kernel):
 def said_of(case) -> dict:
     try:
         found = compiled(*case)
-        said = {"shared": found.metadata.shared}
+        alone = re.findall(r"cvt(?:\.rn)?\.(?:b?f16|f32)\.[su]\d|cvt\.bf16\.f16", found.asm.get("ptx", ""))
+        said = {"shared": found.metadata.shared, "converted": len(alone)}
         if case[0] == "sm_90":
-            said = resources(found) | {"wgmma": found.asm["ptx"].count("wgmma.mma_async")}
+            said |= resources(found) | {"wgmma": found.asm["ptx"].count("wgmma.mma_async")}
         return said
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}"[:400]}

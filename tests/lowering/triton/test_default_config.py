@@ -18,7 +18,7 @@ from onepass.lowering.hopper import config as hopper_config
 from onepass.lowering.hopper.kernel_form import bind
 from onepass.lowering.plan.kernel_config import MIN_ELEMENTS_OF_A_WIDE_TILE, TritonConfig
 from onepass.lowering.plan.records import Plan
-from onepass.lowering.triton.default_config import default_config, of_steps
+from onepass.lowering.triton.default_config import default_config, default_for, of_steps
 from onepass.runtime import executors
 from onepass.translate.translate import translate
 
@@ -120,3 +120,27 @@ def test_configurations_that_need_less_have_threads_for_their_tiles(first):
     )
     assert all(c.warps <= 4 or c.row_tile * c.loop_tile >= MIN_ELEMENTS_OF_A_WIDE_TILE for c in tried)
     assert (tried[-1].row_tile, tried[-1].loop_tile, tried[-1].stages) == (16, 16, 1)
+
+
+def attention_to_bytes(q, k, v):
+    k, v = (x.to(q.dtype) for x in (k, v))
+    return (q @ k.mT).softmax(-1) @ v
+
+
+def attention_to_pages(q, k, v, table):
+    """Keys and values in pages [pages, slots, heads, width]."""
+    return attention_to_bytes(q, *(x[table].flatten(0, 1).transpose(0, 1) for x in (k, v)))
+
+
+@pytest.mark.parametrize("kind, paged, expected", [
+    (torch.int8, True, TritonConfig(16, 64, 2, 5)), (torch.int8, False, TritonConfig(16, 64, 2, 3)),
+    (torch.float8_e4m3fn, True, TritonConfig(16, 64, 2, 5)), (torch.bfloat16, True, TritonConfig(16, 128, 4, 2)),
+])  # fmt: skip
+def test_bytes_for_few_rows_are_read_by_small_programs(kind, paged, expected):
+    shape = (8, 64, 2, 128) if paged else (2, 512, 128)
+    k, v = (torch.zeros(shape, dtype=kind) for _ in range(2))
+    given = [torch.zeros(2, 1, 128, dtype=torch.bfloat16), k, v, *([torch.arange(8)] if paged else [])]
+    function = attention_to_pages if paged else attention_to_bytes
+    (kernel,) = optimize_all(translate(program_of(function, *given)).results).plan.kernels
+    assert default_for(kernel, "sm_90", few=True) == expected
+    assert default_for(kernel, "sm_90") == TritonConfig(64, 64, 4, 3)

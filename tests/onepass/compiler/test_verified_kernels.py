@@ -102,6 +102,28 @@ def test_who_has_no_text_that_can_be_checked():
     assert "no texts" in require_equal(TILED, None, {}, {}, None)
 
 
+@pytest.mark.parametrize("kind, wrong", [("int8", ""), ("uint8", ""), ("float8_e4m3fn", ""), ("int8", "0xff7fff7f")])
+def test_instructions_on_bytes_are_held_against_their_terms(kind, wrong, monkeypatch):
+    def of_bytes(q, k, v):
+        k, v = ((x & 15 if kind == "uint8" else x).to(q.dtype) for x in (k, v))
+        return torch.softmax(q @ k.mT * 0.3, -1) @ v
+
+    monkeypatch.setattr(launch, "interpreter_wanted", lambda: False)
+    monkeypatch.setattr(launch, "architecture", lambda device: "sm_90")
+    if wrong:
+        change_texts(monkeypatch, launch, wrong, "0xffffffff")
+    launch.launcher.cache_clear()
+    q, *bytes_ = (torch.randint(0, 256, (1, 2, n, 16), dtype=torch.uint8) for n in (20, 40, 40))
+    plan, tensors = plan_of(of_bytes, [q.bfloat16(), *(x.view(getattr(torch, kind)) for x in bytes_)])
+    if wrong:
+        with pytest.raises(WrongKernel, match="differ from its term"):
+            require_equal(TRITON, plan, tensors, {}, None)
+    else:
+        assert "the text computes its terms" in require_equal(TRITON, plan, tensors, {}, None)
+    assert any("inline_asm" in s.text for s in launch.launcher(plan)._sources.values())
+    launch.launcher.cache_clear()
+
+
 @needs_gluon
 def test_hopper_form_is_held_against_its_terms(monkeypatch):
     pretend_hopper(monkeypatch)

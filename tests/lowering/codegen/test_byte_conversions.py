@@ -1,0 +1,117 @@
+"""Bytes become halves: every byte exactly, by an emulator of the instructions; what they are written for; compiled."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from onepass.compiler.optimize import optimize_all
+from onepass.egraph.terms.ops import cast, const, iota, load, make
+from onepass.egraph.terms.term import Dim, Tensor
+from onepass.graph.trace import program_of
+from onepass.lowering.codegen.byte_conversions import HELPERS, helper_of
+from onepass.lowering.plan.launch_facts import INTERPRETER, Facts
+from onepass.lowering.triton.kernel import emit
+from onepass.proofs.kernels.instructions import same_values, values_of_bytes
+from onepass.translate.translate import translate
+from tests.support.gluon_ahead_of_time import without_interpreter
+
+ROOT = Path(__file__).resolve().parents[3]
+BYTES = torch.arange(256, dtype=torch.int64)
+
+
+def text_in(name):
+    """The instructions of a helper."""
+    return re.search(r'"(\{\{ .*; \}\})"', HELPERS[name])[1].replace("{{", "{").replace("}}", "}")
+
+
+def right(name):
+    """What float64 has for each byte."""
+    if name.startswith("bits"):
+        lowest, count = map(int, re.findall(r"\d+", name)[:2])
+        return (BYTES >> lowest & ((1 << count) - 1)).double()
+    return BYTES.to(torch.uint8).view(getattr(torch, name.split("_to_")[0])).double()
+
+
+@pytest.mark.parametrize("name", HELPERS)
+def test_every_byte_is_exact_in_every_place(name):
+    assert same_values(values_of_bytes(text_in(name), name.split("_")[-1]), right(name).numpy())
+
+
+def test_all_numbers_of_eight_bits_have_a_helper():
+    assert {"int8_to_bfloat16", "int8_to_float16", "bits_0_8_to_bfloat16", "bits_4_4_to_float16"} <= {*HELPERS}
+    assert right("float8_e4m3fn_to_bfloat16").isnan().sum() == 2 and right("int8_to_float16").min() == -128
+
+
+# What is written
+
+
+def mod(x, number):
+    return make("mod", (x, const(number)))
+
+
+def floordiv(x, number):
+    return make("floordiv", (x, const(number)))
+
+def bytes_of(kind):
+    i, j = Dim("i", 64), Dim("j", 64)
+    return load(Tensor("x", kind, (64, 64)), iota(i), iota(j))
+
+
+@pytest.mark.parametrize("machine, kind, name", [
+    ("sm_90", "int8", "int8_to_bfloat16"), ("sm_80", "int8", "int8_to_bfloat16"), ("gfx942", "int8", None),
+    (INTERPRETER, "int8", None), ("", "int8", None), ("sm_75", "int8", None),
+    ("sm_100", "float8_e4m3fn", "float8_e4m3fn_to_bfloat16"), ("sm_80", "float8_e4m3fn", None),
+    ("sm_90", "uint8", "bits_0_8_to_bfloat16"), ("sm_90", "int16", None), ("sm_90", "bool", None),
+])  # fmt: skip
+def test_machines_and_kinds_that_have_the_instructions(machine, kind, name):
+    found = helper_of(cast(bytes_of(kind), "bfloat16"), machine)
+    assert (found and found[0]) == name
+
+
+def test_bits_of_a_byte_are_taken_together_with_the_conversion():
+    byte = cast(bytes_of("uint8"), "int64")
+    name_of = lambda number, half="bfloat16": (helper_of(cast(number, half), "sm_90") or (None,))[0]
+    assert name_of(mod(byte, 16)) == "bits_0_4_to_bfloat16"
+    assert name_of(floordiv(byte, 16), "float16") == "bits_4_4_to_float16"
+    assert name_of(mod(floordiv(byte, 4), 4)) == "bits_2_2_to_bfloat16"
+    assert name_of(floordiv(mod(byte, 64), 4)) == "bits_2_4_to_bfloat16"
+    for other in (mod(byte, 3), mod(cast(bytes_of("int8"), "int64"), 16), floordiv(byte, 512), byte + byte):
+        assert name_of(other) is None
+    assert name_of(byte, "float32") is None
+
+
+def attention(q, k, v):
+    k, v = (x.to(q.dtype) for x in (k, v))
+    return (q @ k.mT * 0.1).softmax(-1) @ v
+
+
+def text_of(kind, machine):
+    q, k, v = (torch.zeros(2, n, 64, dtype=d) for n, d in ((16, torch.bfloat16), (256, kind), (256, kind)))
+    plan = optimize_all(translate(program_of(attention, q, k, v)).results).plan
+    return emit(plan.kernels[0], plan, Facts(frozenset("ij"), machine=machine)).text
+
+
+def test_both_operands_of_attention_are_converted_as_they_are_loaded():
+    text = text_of(torch.int8, "sm_90")
+    assert len(re.findall(r"= int8_to_bfloat16\(\w+_tile\w*\)", text)) == 2 and ".to(tl.int32)" not in text
+    assert "inline_asm" not in text_of(torch.int8, "") and "inline_asm" not in text_of(torch.bfloat16, "sm_90")
+
+
+# Compiled
+
+COMPILED = [[t, k, 64, "bfloat16"] for t, k in (("sm_80", "int8"), ("sm_90", "int8"), ("sm_90", "uint4"))]
+COMPILED += [[t, "float8_e4m3fn", 64, "bfloat16"] for t in ("sm_90", "sm_100")]
+
+
+@pytest.mark.slow
+def test_it_compiles_and_no_byte_is_converted_by_itself():
+    command = [sys.executable, str(ROOT / "tests" / "support" / "ahead_of_time.py"), json.dumps(COMPILED)]
+    done = subprocess.run(command, capture_output=True, text=True, env=without_interpreter())
+    said = [json.loads(line)[1] for line in done.stdout.splitlines() if line.startswith("[")]
+    assert len(said) == len(COMPILED), done.stderr[-1000:]
+    assert not [one for one in said if "error" in one or one["converted"]], said
