@@ -1,9 +1,9 @@
-"""Programs in which a plan stores a part because that takes less time, on one GPU, with and without that choice.
+"""Programs whose plan stores a part, or has other rows, because that takes less time, on one GPU, with and without.
 
-`python bench/stored_parts.py --out results.csv`. "own" is the plan by the planner's rules, "chosen" the one of the
-least estimated time. `--suites cpu gpu` adds the cases of the suites, at these scales, whose plan the choice changes.
-Results are compared with float64. Milliseconds are medians with a cold L2 cache of calls that are captured as a graph
-of CUDA, so that no time on the host counts.
+`python bench/stored_parts.py --out results.csv`. "own" is the plan by the planner's first guess, "chosen" the one of
+the least estimated time. `--suites cpu gpu` adds the cases of the suites, at these scales, whose plan the choice
+changes. Results are compared with float64. Milliseconds are medians with a cold L2 cache of calls that are captured as
+a graph of CUDA, so that no time on the host counts.
 """
 
 from __future__ import annotations
@@ -68,6 +68,12 @@ def latent(q: Tensor, rotated: Tensor, c: Tensor, keys: Tensor, wk: Tensor, wv: 
     return (scores * (q.shape[-1] + rotated.shape[-1]) ** -0.5).softmax(-1) @ v
 
 
+def linear(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Weights without a softmax: keys times values are summed once for each head."""
+    weights = q @ k.mT
+    return (weights @ v) / weights.sum(-1, keepdim=True)
+
+
 def programs() -> Iterator[tuple[str, Callable, list[Tensor]]]:
     """A name, a function and its tensors."""
     heads = lambda b, h, n, d, count=3: [drawn(b, h, n, d) for _ in range(count)]
@@ -79,6 +85,9 @@ def programs() -> Iterator[tuple[str, Callable, list[Tensor]]]:
     for batch, count, length in ((1, 4, 200), (4, 4, 1024), (4, 16, 1024)):
         mixtures = [drawn(count, count) for _ in range(2)]
         yield f"{count} talking heads, {batch} x {length}", talking_heads, [*heads(batch, count, length, 64), *mixtures]
+    for count, width in ((32, 64), (16, 128)):
+        q, k, v = heads(8, count, 2048, width)
+        yield f"linear attention, 8 x 2048, D {width}", linear, [q.abs(), k.abs(), v]
     for name, batch, rows in (("decoding", 32, 1), ("prefill", 1, 4096)):
         cache, made = [drawn(batch, 4096, 512), drawn(batch, 4096, 64)], [0.1 * drawn(16, 128, 512) for _ in range(2)]
         yield f"latents, {name}", latent, [drawn(batch, 16, rows, 128), drawn(batch, 16, rows, 64), *cache, *made]

@@ -1,10 +1,10 @@
 """The plan that the estimates call fastest, among those with other rows, and those that store other parts.
 
 Two laws stand behind it: a stored value is the value, `read(store(x)) = x`, and the tiles of any dim are all of its
-places. So each choice gives a plan of the same results, and the planner cuts it as ever. Rows are changed kernel by
-kernel as long as that pays. Of the parts that may be stored, sets of up to three are tried; those that could not pay,
-by the bytes that they move, are not planned. A plan is only taken where the estimate is lower by more than its own
-error. Example: 64 sequences that share a prefix of 16384 keys read it once, by a kernel with the sequences as rows.
+places. So each choice gives a plan of the same results, and the planner cuts it as ever. Of the parts that may be
+stored, sets of up to three are tried; those that could not pay, by the bytes that they move, are not planned. Then rows
+are changed kernel by kernel, as long as that pays. A plan is only taken where the estimate is lower by more than its
+own error. Example: 64 sequences that share a prefix of 16384 keys read it once, by a kernel with the sequences as rows.
 """
 
 from __future__ import annotations
@@ -53,8 +53,7 @@ def cheapest_plan(stores: Sequence[Store], derivation: Sequence[str] = (), refer
     try:
         search = _Search(prepare, _nominal(first))
         start = search.estimated(own)
-        found = search.with_stores(search.with_rows(start))
-        found = search.with_rows(found) if found.stored else found
+        found = search.with_rows(search.with_stores(start))
     except (UnknownSize, TermError, NotPlannable):
         return own
     plan = own if found is start else _with_note(replace(found.plan, derivation=own.derivation), start, found)
@@ -139,7 +138,7 @@ class _Search:
         for chosen in islice(self._combinations(found), self._most_plans):
             parts = in_order((term for one in chosen for term in one), self._prepare(found.rows).terms)
             one = self._planned(found.rows, parts)
-            if one is not None and one.pays(found) and one.share_of(best) < 1:
+            if one is not None and one.pays(found) and one.share_of(best) < 1 and _has_texts(one.plan):
                 best = one
         return best
 

@@ -72,8 +72,8 @@ class Planning:
         """The state before the first pass."""
         outputs = tuple(store.output.name for store in stores)
         names = {t.name for store in stores for t in tensors(store.term)}
-        names = frozenset(names | {*outputs})
-        return cls(tuple(stores), tuple(stores), outputs, tuple(references), held_limit, names, rows=rows)
+        every = frozenset(names | {*outputs})
+        return cls(tuple(stores), tuple(stores), outputs, tuple(references), held_limit, every, rows=rows)
 
     def index(self, name: str) -> int:
         """The place in `stores` of the store with this output."""

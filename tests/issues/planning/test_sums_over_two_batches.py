@@ -1,8 +1,8 @@
 """A gradient that is summed over two batches, one loop inside of the other, had a plan that no executor could run.
 
 x[i, j, d] in Σ_d q · x has a gradient Σ_i Σ_h over the batches of both products. Where sizes are not known each sum is
-a loop, and the loop over h depended on i, which no tile had: the executor failed at the first call. There is no such
-plan now, and the region's gradients are left to the original calls. Found by `tests.fuzz --gradients --seed 9000`.
+a loop, and the loop over h depended on i, which no tile had: the executor failed at the first call. Such a plan is
+refused since; with other rows there is one that runs. Found by `tests.fuzz --gradients --seed 9000`.
 """
 
 import pytest
@@ -40,10 +40,9 @@ def run(dynamic, widths_too=False):
 
 
 @pytest.mark.slow
-def test_with_unknown_sizes_the_original_calls_have_the_gradient():
-    report = run(dynamic=True, widths_too=True)
-    said = " ".join([*(region.backward for region in report.regions), *(r.reason for r in report.refusals)])
-    assert "a loop over h depends on i, which no tile has" in said
+def test_with_unknown_sizes_it_is_derived():
+    (region,) = run(dynamic=True, widths_too=True).regions
+    assert region.backward.startswith("derived") and "part" in region.backward
 
 
 @pytest.mark.sampled(1)

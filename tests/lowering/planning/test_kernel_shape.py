@@ -21,8 +21,8 @@ def test_rows_that_were_chosen_are_those_of_kernels_with_these_results():
     case = attention()
     store = Store(case.term, case.output, case.order)
     values = case.order[-1]
-    (kernel,) = plan_with(prepared([store], rows=((frozenset(case.order), values),))).kernels
-    assert kernel.rows == values and "i" in map(str, kernel.grid)
+    *_, kernel = plan_with(prepared([store], rows=((frozenset(case.order), values),))).kernels
+    assert kernel.rows == values and "i" in map(str, (*kernel.grid, *kernel.columns))
     others = frozenset(case.order[1:])  # of no kernel here
     (kernel,) = plan_with(prepared([store], rows=((others, values),))).kernels
     assert str(kernel.rows) == "i"
