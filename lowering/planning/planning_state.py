@@ -71,8 +71,7 @@ class Planning:
     ) -> Planning:
         """The state before the first pass."""
         outputs = tuple(store.output.name for store in stores)
-        names = {t.name for store in stores for t in tensors(store.term)}
-        names = frozenset(names | {*outputs})
+        names = frozenset(outputs).union(t.name for store in stores for t in tensors(store.term))
         return cls(tuple(stores), tuple(stores), outputs, tuple(references), held_limit, names, rows=rows)
 
     def index(self, name: str) -> int:

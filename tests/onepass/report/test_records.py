@@ -63,6 +63,7 @@ def test_a_sum_without_weights_is_no_refusal():
 def test_layers_are_said_to_be_layers():
     said = str(onepass.explain(mixed, X, torch.randn(16, 8), torch.randn(8, 16)))
     assert "nothing to fuse" in said and "one matrix for a whole batch, is a layer" in said
+    assert "from 2,097,152 elements on" in said
 
 
 def picked(q, k, v):
