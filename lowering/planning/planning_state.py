@@ -71,8 +71,9 @@ class Planning:
     ) -> Planning:
         """The state before the first pass."""
         outputs = tuple(store.output.name for store in stores)
-        names = frozenset(outputs).union(t.name for store in stores for t in tensors(store.term))
-        return cls(tuple(stores), tuple(stores), outputs, tuple(references), held_limit, names, rows=rows)
+        names = {t.name for store in stores for t in tensors(store.term)}
+        every = frozenset(names | {*outputs})
+        return cls(tuple(stores), tuple(stores), outputs, tuple(references), held_limit, every, rows=rows)
 
     def index(self, name: str) -> int:
         """The place in `stores` of the store with this output."""

@@ -53,9 +53,7 @@ def nothing_lines(report: Report) -> Iterator[str]:
         said = "no two products with a reduction that is known (a softmax, a sum, a maximum) between them were found"
         yield f"{said} in {many}: there is nothing to fuse"
         yield "(a product with weights, or with one matrix for a whole batch, is a layer, and layers are left to torch;"
-        from ..graph.reduced_products import LEAST_ELEMENTS  # imports torch
-
-        yield f" one product of which only reductions are read is fused from {LEAST_ELEMENTS:,} elements on)"
+        yield " one product of which only reductions are read is fused from 2^21 elements on)"
 
 
 LABEL = 12  # characters of a label and the space behind it
