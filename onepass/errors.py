@@ -66,6 +66,7 @@ class Refusal(OnepassError):
         self.reason = message.sentence.format(**named)
         place = f" ({where})" if where else ""
         super().__init__(f"{self.reason}{place} [{message.code}]")
+        self.add_note(f"way out: {message.way_out} ({message.link})")  # a traceback shows it
 
     def __reduce__(self):
         return partial(Refusal, self.message, self.where, **self.named), ()

@@ -120,7 +120,7 @@ def _explain(chosen) -> int:
         refuse_call(called.function, called.inputs, keywords)
         with _working("running it in eager"):  # first, so that what is the user's error is said as that
             called.function(*called.inputs, **keywords)
-        with _working("capturing and searching"), _sizes(chosen.dynamic):
+        with _working("capturing and searching"), _sizes(chosen.dynamic), _decided(chosen.device if afar else ""):
             report = explain(called.function, *called.inputs, **asked, **keywords)
     except Exception as error:
         path = Path(chosen.target.rpartition(":")[0]).resolve()
@@ -149,6 +149,14 @@ def _sizes(dynamic: bool) -> AbstractContextManager:
     from torch._dynamo import config
 
     return config.patch(assume_static_by_default=False) if dynamic else nullcontext()
+
+
+def _decided(gpu: str) -> AbstractContextManager:
+    """Fusion decides as on a GPU that is not here; as for the tensors' own device where that is ""."""
+    from ..fusion.estimates import estimated_for
+    from .inputs import CAPABILITIES
+
+    return estimated_for(CAPABILITIES[gpu.lower()]) if gpu else nullcontext()
 
 
 def _print_guessed(command: str, called) -> None:

@@ -16,6 +16,8 @@ from .values import GivenShape, meant
 ON_HOPPER = "the line `elsewhere` of a kernel says what would run on it"
 PLAIN = "kernels are plain Triton on it, compiled for it in the tests, and not run there"
 GPUS = {"h100": ON_HOPPER, "h200": ON_HOPPER, "a100": PLAIN, "b200": PLAIN, "mi300x": PLAIN}
+CAPABILITIES = {"h100": (9, 0), "h200": (9, 0), "a100": (8, 0), "b200": (10, 0), "mi300x": None}
+KNOWN = f"devices of torch are known, as cpu or cuda, and to `explain` GPUs that are not here: {', '.join(GPUS)}"
 
 
 class TargetError(OnepassError, ValueError):
@@ -119,7 +121,8 @@ def from_afar(device: str) -> tuple[str, str]:
 
     if torch.cuda.is_available() and name in torch.cuda.get_device_name().lower():
         return "cuda", ""
-    return "cpu", f"there is no {device.upper()} here, so inputs are on the CPU; {GPUS[name]}"
+    missing = f"there is no {device.upper()} here: inputs are on the CPU, and fusion is decided as on that GPU"
+    return "cpu", f"{missing}; {GPUS[name]}"
 
 
 def _device(text: str):
@@ -130,5 +133,5 @@ def _device(text: str):
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = "there is no GPU here" if text.startswith("cuda") and not torch.cuda.is_available() else str(error)
-        raise TargetError(f"--device {text}: {reason.splitlines()[0]}") from error
+        raise TargetError(f"--device {text}: {reason.splitlines()[0]}; {KNOWN}") from error
     return device

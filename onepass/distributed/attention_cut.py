@@ -20,7 +20,7 @@ from .. import messages
 from ..errors import Refusal
 from ..graph.nodes import value_of_node, where_of
 from ..graph.op_kinds import name_of
-from ..graph.trace import aten_graph
+from ..graph.trace import UserLines, aten_graph
 from ..regions.open_calls import inline_library_calls
 
 SOFTMAXES = frozenset({"softmax", "_softmax", "_safe_softmax"})
@@ -67,7 +67,7 @@ def _with_written_attention(function: Callable) -> Callable:
     """The function with each call of scaled_dot_product_attention written out, so that its scores can be cut."""
 
     def written(*tensors: torch.Tensor) -> torch.Tensor:
-        with _WrittenAttention():
+        with _WrittenAttention(), UserLines():  # the line of a call is noted before the call is written out
             return function(*tensors)
 
     return written

@@ -70,15 +70,19 @@ class Along:
         return ""
 
 
-def require_merge(captured: Captured, keys: Axes) -> None:
-    """Raises Refusal unless the first result is a mean of values by softmax weights over the keys' own dim."""
+def require_merge(captured: Captured, keys: Axes, where: str = "") -> None:
+    """Raises Refusal unless the first result is a mean of values by softmax weights over the keys' own dim.
+
+    where: the line of that result.
+    """
     mean = _mean(captured)
     if mean is None:
-        raise Refusal(messages.RANKS_NO_LAW, reason="the result is no mean of values by the weights of a softmax")
+        reason = "the result is no mean of values by the weights of a softmax"
+        raise Refusal(messages.RANKS_NO_LAW, where, reason=reason)
     along = Along(mean.total.attrs[1], keys)
     for part in (mean.score, mean.weight):
         if reason := along.broken(part):
-            raise Refusal(messages.RANKS_NO_LAW, reason=f"of keys, {reason}")
+            raise Refusal(messages.RANKS_NO_LAW, where, reason=f"of keys, {reason}")
 
 
 def _mean(captured: Captured) -> Mean | None:

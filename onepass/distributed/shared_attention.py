@@ -79,7 +79,7 @@ def proved(function: Call, tensors: Sequence[torch.Tensor], sides: Sides, names:
     refused: Refusal | None = None
     for place, cut in enumerate(cuts(found, [*sides.keys])):
         try:
-            require_merge(*_terms(found, cut.mean, sides.keys, names))
+            require_merge(*_terms(found, cut.mean, sides.keys, names), where_of(cut.mean))
         except Refusal as reason:
             refused = refused or reason
             continue

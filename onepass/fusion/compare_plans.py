@@ -9,22 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import torch
-
 from ..compiler import library_kernels
 from ..compiler.compiled_region import Fused
 from ..egraph.search.engine import EngineError
 from ..errors import OnepassError
-from ..graph.nodes import value_of_node
 from ..graph.survey import Nodes, Survey
 from ..lowering.executors import has_hopper_form
 from ..lowering.plan.records import NotPlannable
 from ..regions.refusals import refusal_to_move
 from ..regions.region import Region
-from .estimates import hopper_form_seconds, library_seconds
+from .estimates import device_type, hopper_form_seconds, library_seconds, on_hopper
 
-COMPUTE_CAPABILITY_OF_HOPPER = (9, 0)
 SLOWEST_PLAN = 2.0  # the time of a plan without that form, in times of torch's own kernel
+FASTER_THAN_PLANS = (
+    'which may be faster than any plan, takes the region without it; options={"fuse_loads": "always"} puts it inside'
+)
 LOSES_THE_HOPPER_FORM = "the kernel would lose its form on Hopper, whose products read tensors as they are stored"
 CANNOT_BE_COMPILED = (OnepassError, NotPlannable, EngineError)
 # By a region's signature: for every input, how often an element is read, and a phrase for it; or why that is unknown.
@@ -64,7 +63,7 @@ def reason_against(wide: Region, region: Region, context: FusionContext, saved: 
     own = context.make(region)
     lost_kernel = _lost_library_kernel(region, own, answer)
     if lost_kernel is not None and not _outweighs_a_library(region, own, saved):
-        return f"{lost_kernel.name} of torch's, which may be faster than any plan, takes the region without it"
+        return f"{lost_kernel.name} of torch's, {FASTER_THAN_PLANS}"
     if len(own.plan.kernels) < len(answer.plan.kernels):
         return f"it would take {len(answer.plan.kernels)} kernels instead of {len(own.plan.kernels)}"
     loses = on_hopper(region) and has_hopper_form(own.plan) and not has_hopper_form(answer.plan)
@@ -87,8 +86,7 @@ def _lost_library_kernel(region: Region, own: Fused, wide: Fused) -> library_ker
         return None
     if on_hopper(region) and has_hopper_form(wide.plan):
         return None
-    device = value_of_node(region.output).device.type
-    return next(iter(library_kernels.kernels(own.form, device, own.program.output_metas[0].dtype)), None)
+    return next(iter(library_kernels.kernels(own.form, device_type(region), own.program.output_metas[0].dtype)), None)
 
 
 def _outweighs_a_library(region: Region, own: Fused, saved: float) -> bool:
@@ -101,13 +99,4 @@ def _outweighs_a_library(region: Region, own: Fused, saved: float) -> bool:
 
 def _has_kernels(region: Region) -> bool:
     """Whether plans run as kernels on the device of the region's result."""
-    return value_of_node(region.output).device.type != "cpu"
-
-
-def on_hopper(region: Region) -> bool:
-    """Whether the region's result is on a device whose kernels can have that form."""
-    return _is_hopper(value_of_node(region.output).device)
-
-
-def _is_hopper(device: torch.device) -> bool:
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) == COMPUTE_CAPABILITY_OF_HOPPER
+    return device_type(region) != "cpu"

@@ -6,7 +6,10 @@ float32 node of shape (4, 8) has 128 bytes. Estimates only choose between forms:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from math import prod
 
 import torch
@@ -26,12 +29,52 @@ from ..regions.region import Region
 ROWS_OF_A_TILE = 128
 # A plan that loses its Hopper form is measured to lose 0.17 to 0.36 of a kernel's time.
 TIME_SHARE_OF_THE_HOPPER_FORM = 0.25
+HOPPER = (9, 0)  # its compute capability
 COUNT_OF_A_TUPLE = 1 << 62  # elements of what is no tensor: more than any tensor has
+
+
+@dataclass(frozen=True)
+class AskedGpu:
+    """A GPU that is not here, by its compute capability; None is one that is not of CUDA."""
+
+    capability: tuple[int, int] | None
+
+
+_asked: ContextVar[AskedGpu | None] = ContextVar("asked", default=None)
+
+
+@contextmanager
+def estimated_for(capability: tuple[int, int] | None) -> Iterator[None]:
+    """Inside, fusion decides as it would on a GPU of this compute capability; None is one that is not of CUDA.
+
+    Tensors stay where they are. Example: `explain --device h100` on a machine without a GPU is `estimated_for((9, 0))`.
+    """
+    token = _asked.set(AskedGpu(capability))
+    try:
+        yield
+    finally:
+        _asked.reset(token)
+
+
+def device_type(region: Region) -> str:
+    """The type of the device that the region's result is on, or that was asked for."""
+    return "cuda" if _asked.get() else value_of_node(region.output).device.type
 
 
 def device_of(region: Region) -> Device:
     """The device that is assumed for the region's result. A plan does not depend on which GPU is at hand."""
-    return planned_for(value_of_node(region.output).device.type)
+    return planned_for(device_type(region))
+
+
+def on_hopper(region: Region) -> bool:
+    """Whether the region's result is on a device whose kernels can have the Hopper form."""
+    asked = _asked.get()
+    return asked.capability == HOPPER if asked else is_hopper(value_of_node(region.output).device)
+
+
+def is_hopper(device: torch.device) -> bool:
+    """Whether the device is a GPU of Hopper."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) == HOPPER
 
 
 # Sizes ----------------------------------------------------------------------------------------------------------------

@@ -21,8 +21,8 @@ from ..regions.copies import without_joins
 from ..regions.refusals import refusal_to_move
 from ..regions.region import Region
 from ..translate.translate import pulled
-from .compare_plans import LOSES_THE_HOPPER_FORM, FusionContext, on_hopper
-from .estimates import device_of, hopper_form_seconds, write_and_read_seconds
+from .compare_plans import LOSES_THE_HOPPER_FORM, FusionContext
+from .estimates import device_of, hopper_form_seconds, on_hopper, write_and_read_seconds
 
 
 def without_refused_nodes(region: Region, s: Survey, refusal: Refusal) -> tuple[Region, str] | None:

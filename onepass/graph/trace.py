@@ -70,7 +70,7 @@ def _require_plain(region, fake_inputs: Sequence) -> None:
             raise Refusal(messages.SUBCLASS, name=_clean(name, set()), type=type(value).__name__)
 
 
-class _Lines(TorchFunctionMode):
+class UserLines(TorchFunctionMode):
     """Notes the user's line for every operation, where no graph has noted it yet."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
@@ -87,7 +87,7 @@ def program_of(function: Callable, *inputs: torch.Tensor) -> Program:
     if _under_autocast(inputs):
         raise Refusal(messages.AUTOCAST)
     separate = [x.detach() for x in inputs]  # a tensor passed twice is two inputs
-    with fx_traceback.preserve_node_meta(), _Lines():
+    with fx_traceback.preserve_node_meta(), UserLines():
         graph = make_fx(function, pre_dispatch=True, tracing_mode="fake", _allow_non_fake_inputs=True)(*separate).graph
     return _from_traced(graph, _input_names(function, len(inputs)))
 

@@ -52,7 +52,8 @@ def nothing_lines(report: Report) -> Iterator[str]:
         many = "the graph" if report.graphs == 1 else "any graph"
         said = "no two products with a reduction that is known (a softmax, a sum, a maximum) between them were found"
         yield f"{said} in {many}: there is nothing to fuse"
-        yield "(a product with weights, or with one matrix for a whole batch, is a layer, and layers are left to torch)"
+        yield "(a product with weights, or with one matrix for a whole batch, is a layer, and layers are left to torch;"
+        yield " one product of which only reductions are read is fused from 2^21 elements on)"
 
 
 LABEL = 12  # characters of a label and the space behind it

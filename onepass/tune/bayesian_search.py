@@ -67,7 +67,7 @@ def tune(
     """Tries `budget` points, none twice. prior: a predicted time of a point; infinite where it cannot run. facts: what
     else is known of a point before it is tried (registers, bytes); whether it can run is learned from them too.
     """
-    search = _Search(space, prior, np.random.default_rng(seed), facts)
+    search = _BayesianSearch(space, prior, np.random.default_rng(seed), facts)
     for _ in range(min(budget, len(space))):
         point = search.next()
         if point is None:
@@ -76,7 +76,7 @@ def tune(
     return search.history
 
 
-class _Search:
+class _BayesianSearch:
     def __init__(self, space: Space, prior, generator: np.random.Generator, facts=None):
         self.space, self.prior, self.generator, self.facts = space, prior, generator, facts
         self.known: dict[tuple, tuple[float, ...]] = {}

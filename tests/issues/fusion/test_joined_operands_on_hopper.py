@@ -27,7 +27,7 @@ def _inputs(length, device="cpu", dtype=torch.bfloat16):
 
 @pytest.mark.parametrize("hopper", [True, False])
 def test_they_stay_outside_where_the_form_is_worth_it(hopper, monkeypatch):
-    monkeypatch.setattr(compare_plans, "_is_hopper", lambda device: hopper)
+    monkeypatch.setattr(estimates, "is_hopper", lambda device: hopper)
     (region,) = onepass.explain(_joined, *_inputs(4096, "meta")).regions
     assert ("where" in region.captured) != hopper
     assert any(compare_plans.LOSES_THE_HOPPER_FORM in said for said in region.around) == hopper
@@ -36,13 +36,13 @@ def test_they_stay_outside_where_the_form_is_worth_it(hopper, monkeypatch):
 
 @pytest.mark.slow
 def test_little_to_do_is_no_reason(monkeypatch):
-    monkeypatch.setattr(compare_plans, "_is_hopper", lambda device: True)
+    monkeypatch.setattr(estimates, "is_hopper", lambda device: True)
     (region,) = onepass.explain(_joined, *_inputs(16, "meta")).regions
     assert "where" in region.captured
 
 
 def test_it_computes_the_same(monkeypatch):
-    monkeypatch.setattr(compare_plans, "_is_hopper", lambda device: True)
+    monkeypatch.setattr(estimates, "is_hopper", lambda device: True)
     monkeypatch.setattr(estimates, "TIME_SHARE_OF_THE_HOPPER_FORM", 1e9)
     torch._dynamo.reset()
     inputs = _inputs(70)

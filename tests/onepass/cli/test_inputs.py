@@ -87,6 +87,7 @@ def test_a_device_that_is_not_there_is_one_line(script, device):
     with pytest.raises(TargetError) as error:
         read(script, "attention", "1", device=device)
     assert str(error.value).startswith(f"--device {device}: ") and "\n" not in str(error.value)
+    assert "h100, h200, a100, b200, mi300x" in str(error.value)
 
 
 @pytest.mark.parametrize(("device", "said"), [("h100", "elsewhere"), ("MI300X", "plain Triton"), ("cpu", "")])
@@ -99,6 +100,22 @@ def test_a_gpu_that_is_not_here_is_reported_from_afar(device, said, tmp_path, ca
     found = capsys.readouterr()
     assert "elsewhere   on a Hopper GPU, warp-specialised Gluon" in found.out
     assert (f"there is no {device.upper()} here" in found.err and said in found.err) == bool(said)
+
+
+@pytest.mark.parametrize("device", ["h100", "cpu"])
+def test_fusion_is_decided_as_on_the_gpu_that_was_asked_for(device, tmp_path, capsys):
+    """A cache in int8 that one query reads: a kernel reads it as it is, torch's kernel on a CPU reads a copy."""
+    (tmp_path / "model.py").write_text(
+        "import torch\n"
+        "def attention(q, k, v, scale):\n"
+        "    return torch.softmax(q @ (k.to(q.dtype) * scale).mT, -1) @ v\n"
+        "def example_inputs():\n"
+        "    k = torch.randint(-9, 9, (1, 2, 2048, 64), dtype=torch.int8)\n"
+        "    return torch.randn(1, 2, 1, 64), k, torch.randn(1, 2, 2048, 64), torch.rand(1, 2, 2048, 1)\n"
+    )
+    assert main(["explain", f"{tmp_path / 'model.py'}:attention", "--device", device]) == 0
+    inside = "computed in the kernel" in " ".join(capsys.readouterr().out.split())
+    assert inside == (device == "h100")
 
 
 def test_from_afar_is_for_explain_alone(tmp_path, capsys):

@@ -64,6 +64,14 @@ def test_it_is_refused(name):
     assert refused.value.code[:3] == "OP8" or name == "queries mixed"  # a running sum is refused by its own name
 
 
+def test_a_refusal_names_the_line_and_the_way_out():
+    with pytest.raises(Refusal) as refused:
+        proved(DO_NOT["places of keys"], [Q, K, V, I, J], SIDES)
+    line = DO_NOT["places of keys"].__code__.co_firstlineno
+    assert f"({__file__}:{line}) [OP803]" in str(refused.value)
+    assert any("way out: " in note and "refusals.md#op803" in note for note in refused.value.__notes__)
+
+
 def test_a_tensor_of_keys_that_is_not_named_is_refused_by_its_name():
     biased = lambda q, k, v, bias: weights(scores(q, k) + bias) @ v
     sides = Sides({0: 2}, {1: 2, 2: 2})

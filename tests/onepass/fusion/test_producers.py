@@ -2,6 +2,7 @@
 
 import os
 import pickle
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from onepass.api.backend import onepass_backend
 from onepass.compiler.optimize import optimize_all
 from onepass.compiler.options import Options
 from onepass.errors import OptionError
-from onepass.fusion import compare_plans, producers
+from onepass.fusion import compare_plans, estimates, producers
 from onepass.graph.trace import program_of
 from onepass.lowering.triton.launch import Launcher
 from onepass.translate.translate import translate
@@ -232,6 +233,22 @@ def test_on_a_gpu_a_quantised_cache_is_read_as_it_is(monkeypatch, queries, insid
     assert any("of torch's" in line for line in region.around) != inside
 
 
+def from_packed_numbers(q, k, v, scale):
+    numbers = torch.stack([k & 15, k >> 4], -1).flatten(-2)
+    return torch.softmax(q @ ((numbers.to(q.dtype) - 8) * scale).mT / 4, -1) @ v
+
+
+@pytest.mark.parametrize("gpu", [True, False])
+def test_packed_numbers_are_decided_by_cost_on_a_gpu(gpu):
+    """On a CPU the report names the option that puts them inside."""
+    packed = torch.randint(0, 255, (1, 2, 2048, 32), dtype=torch.uint8)
+    inputs = (torch.randn(1, 2, 1, 64), packed, torch.randn(1, 2, 2048, 64), torch.rand(1, 2, 2048, 1))
+    with estimates.estimated_for((9, 0)) if gpu else nullcontext():
+        (region,) = onepass.explain(from_packed_numbers, *inputs).regions
+    assert any("computed in the kernel" in line for line in region.around) == gpu
+    assert any('"fuse_loads": "always"' in line for line in region.around) != gpu
+
+
 def test_on_a_cpu_torchs_own_form_reads_a_copy_of_the_cache():
     """Tiles of torch operations are slower than its kernel."""
     cache = [torch.randint(-100, 100, (1, 2, 2048, 16), dtype=torch.int8) for _ in range(2)]
@@ -244,7 +261,7 @@ def test_on_a_cpu_torchs_own_form_reads_a_copy_of_the_cache():
 @pytest.mark.parametrize("width, inside", [(64, True), (300, False)])
 def test_on_hopper_a_gate_is_worth_more_than_a_form_of_torchs_own(monkeypatch, width, inside):
     """Where the kernel has the form there, which it has up to 256 columns."""
-    monkeypatch.setattr(compare_plans, "_is_hopper", lambda device: True)
+    monkeypatch.setattr(estimates, "is_hopper", lambda device: True)
 
     def gated(q, k, v, gate):
         return torch.sigmoid(gate) * (torch.softmax(q @ k.mT / 4, -1) @ v)

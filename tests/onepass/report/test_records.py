@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import onepass
+from onepass.graph.reduced_products import LEAST_ELEMENTS
 from onepass.report.records import Refused, Report
 
 pytestmark = pytest.mark.usefixtures("fresh")
@@ -63,6 +64,7 @@ def test_a_sum_without_weights_is_no_refusal():
 def test_layers_are_said_to_be_layers():
     said = str(onepass.explain(mixed, X, torch.randn(16, 8), torch.randn(8, 16)))
     assert "nothing to fuse" in said and "one matrix for a whole batch, is a layer" in said
+    assert "from 2^21 elements on" in said and LEAST_ELEMENTS == 2**21
 
 
 def picked(q, k, v):
