@@ -163,7 +163,7 @@ class TritonExecutor(PlanExecutor):
         launcher = self._launcher(reordered.plan, store, deterministic)
         run, copied = _bound(launcher, reordered, tensors, sizes, wanted)
         notes = (*copied, *self._notes(launcher))
-        return PreparedPlan(run, self._runs_as(launcher, plan), notes, _are_distinct(plan), launcher.deterministic)
+        return PreparedPlan(run, self._runs_as(launcher, plan), notes, _has_strides(plan), launcher.deterministic)
 
     def compile_ahead(
         self,
@@ -387,6 +387,12 @@ def triton_missing() -> str | None:
 def _are_distinct(plan: Plan) -> bool:
     """Whether each result is a tensor of its own; else one that is stored is two results."""
     return len({output.name for output in plan.outputs}) == len(plan.outputs)
+
+
+def _has_strides(plan: Plan) -> bool:
+    """Whether kernels write each result with any strides: not if one is two results, or has two axes stored as one."""
+    stored = {store.output.name: store.output for kernel in plan.kernels for store in kernel.stores}
+    return _are_distinct(plan) and all(len(stored[t.name].shape) >= len(t.shape) for t in plan.outputs)
 
 
 def _by_memory(plan: Plan, tensors: Inputs, strides: Strides | None) -> tuple[ReorderedPlan, Strides]:

@@ -100,7 +100,8 @@ def estimate(
 
 
 def _launch(kernel: Kernel, c: Config, sizes: Sizes, device: HopperGpu, demands: list[Demand]) -> ProgramTiles:
-    programs = program_count(kernel, c.row_tile, c.loop_tile, sizes)
+    # A size may be 0 with nominal sizes of symbols, as 128 // 1024 is: such a launch is counted as one program.
+    programs = max(1, program_count(kernel, c.row_tile, c.loop_tile, sizes))
     together = min((d.resident for d in demands), default=max(1, device.threads // THREADS_OF_A_SHORT_PROGRAM))
     steps = tuple(d.steps for d in demands)
     return ProgramTiles(kernel, sizes, c.row_tile, c.loop_tile, steps, programs, device.multiprocessors * together)

@@ -290,11 +290,17 @@ class Launcher:
                 make_launcher(self._prepare(kernel, seen, sizes, device, checked=False).compiled(seen))
 
     def _made(self, kernels: Sequence[Kernel], sizes: dict, strides: dict) -> list[Made]:
-        """What the kernels write: name, shape, strides and dtype."""
+        """What the kernels write: name, shape, strides and dtype. strides: those that are wished for, by name.
+
+        A kernel that stores two axes as one cannot have all of them: its result is contiguous then.
+        """
         made = []
+        stored = {s.output.name: s.output.shape for kernel in kernels for s in kernel.stores}
         for target in self._targets(kernels):
             like = self._new(target, sizes, META)
-            made.append((target.name, tuple(like.shape), strides.get(target.name, like.stride()), like.dtype))
+            wished, axes = strides.get(target.name), [_size(n, sizes) for n in stored[target.name]]
+            steps = wished if wished is not None and _is_view(like, wished, axes) else like.stride()
+            made.append((target.name, tuple(like.shape), steps, like.dtype))
         return made
 
     def _new(self, target: Tensor, sizes: dict[str, int], device: torch.device) -> torch.Tensor:
@@ -488,6 +494,15 @@ def _size(size: int | str, sizes: dict[str, int]) -> int:
 def _without_memory(made: Sequence[Made]) -> dict[str, torch.Tensor]:
     """Tensors that have all but memory, by name."""
     return {name: torch.empty_strided(shape, steps, dtype=d, device=META) for name, shape, steps, d in made}
+
+
+def _is_view(like: torch.Tensor, strides: Sequence[int], axes: Sequence[int]) -> bool:
+    """Whether a tensor with these strides can be seen with these axes, without a copy."""
+    try:
+        torch.empty_strided(like.shape, strides, dtype=like.dtype, device=META).view(axes)
+    except RuntimeError:
+        return False
+    return True
 
 
 def _as_stored(kernels: Sequence[Kernel], values: dict[str, torch.Tensor], sizes: dict) -> dict[str, torch.Tensor]:
