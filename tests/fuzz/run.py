@@ -40,6 +40,7 @@ UNUSUAL = ("infinite value at the end", "a key is NaN", "a value is NaN", "near 
 # Scores of a thousand round by 6e-5 in float32; one that is computed twice, in tiles of two shapes, differs by that.
 TIMES = {"large": 40, "near the end of half": 200}  # of the floor
 DRAWN = (random_program, random_form, random_layer, random_layer)
+MARGIN = 120.0  # seconds for the start of processes, and for the last program's compilation
 MASKS = ("keep", "where(m", "masked_fill", "sdpa", "is_causal", "hidden", "nan_to_num", "isnan", "tril", "triu",
          "-math.inf")  # fmt: skip
 SINGLE = ("float32", ".float()", "0.9 **")  # what rounds to float32 in programs of any dtype
@@ -298,6 +299,9 @@ def _work(task):
     os.environ["ONEPASS_CACHE"] = tempfile.mkdtemp()
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
+    _, start, _, device, *_ = task
+    if device == "cuda":
+        torch.cuda.set_device(start % torch.cuda.device_count())
     return run(*task)
 
 
@@ -309,7 +313,7 @@ def _results(tasks: list[tuple], seconds: float) -> list[tuple[Counter, dict]]:
     with context.Manager() as manager, context.Pool(len(tasks)) as pool:
         now = manager.dict()
         waiting = [(task[1], pool.apply_async(_work, ((*task, now),))) for task in tasks]
-        end = time.monotonic() + seconds + 30
+        end = time.monotonic() + seconds + MARGIN
         for start, result in waiting:
             try:
                 found.append(result.get(max(0.1, end - time.monotonic())))
