@@ -7,7 +7,7 @@ in softmax(softmax(x · y) · z), the inner softmax is stored, since its loop wo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -16,13 +16,14 @@ import torch
 from ...egraph.search.cost import volume
 from ...egraph.terms.ops import cast, iota, load
 from ...egraph.terms.term import Dim, Tensor, Term
-from ...egraph.terms.traversal import reduces, rename_dims, subterms, tensors
+from ...egraph.terms.traversal import every_reduction, reduces, rename_dims, substitute, subterms, tensors
 from ..analysis.dim_roles import (
     batch_dims,
     batch_of,
     is_contraction,
     is_long,
     loop_reductions,
+    size_key,
     state_dims,
     sum_factors,
 )
@@ -30,7 +31,8 @@ from ..analysis.exact_products import rounded_sums, signature
 from ..analysis.nested_sums import reductions
 from ..plan.records import NotPlannable, Store
 from ..plan.term_edits import renaming
-from .kernel_shape import with_new_shape
+from ..plan.thresholds import MIN_ROWS_OF_A_PRODUCT
+from .kernel_shape import kernel_shape, with_new_shape
 from .planning_state import Planning
 
 MIN_STORED_SUMS = 2**17  # from which a launch costs less than what a few tiles of rows would do again
@@ -72,6 +74,14 @@ def store_nested_loops(planning: Planning) -> Planning:
     planning = with_new_shape(_cut(planning, part, "depends on a dim that is reduced around it"))
     states = states_with_the_scores_of(planning.focused.term, part, planning.held_limit)
     return replace(planning, pending=tuple(states))
+
+
+def store_blocking_products(planning: Planning) -> Planning:
+    """A pass: stores a product that would leave few rows to a tile."""
+    store = planning.focused
+    rows_of = lambda term: kernel_shape((replace(store, term=term),), planning).rows
+    part = blocking_product(store.term, rows_of, planning.held_limit)
+    return planning if part is None else with_new_shape(_cut(planning, part, "would leave too few rows to a tile"))
 
 
 def store_row_invariants(planning: Planning) -> Planning:
@@ -232,6 +242,24 @@ def _scores(r: Term) -> tuple[Dim, Term]:
     return r.attrs[1], r.args[0].args[0]
 
 
+def blocking_product(term: Term, rows_of: Callable[[Term], Dim | None], held_limit: int) -> Term | None:
+    """A product inside a loop that does not depend on the loop, and without which a tile could have more rows.
+
+    That is where the rows are few, because longer dims are a batch of this product.
+    """
+    rows, loops = rows_of(term), loop_reductions([term], held_limit)
+    if rows is None or not isinstance(rows.size, int) or rows.size >= MIN_ROWS_OF_A_PRODUCT:
+        return None
+    streamed = {r.attrs[1] for r in loops}
+    outside = (r for r in every_reduction([term]) if is_contraction(r) and not r.dims & streamed and r not in loops)
+    for r in outside:
+        if any(_reaches(loop.args[0], r) for loop in loops):
+            other = rows_of(substitute(term, {r: _as_if_stored(r)}))
+            if other is not None and size_key(other) > size_key(rows):
+                return r
+    return None
+
+
 def cross_batch_scores(term: Term, rows: Dim | None, held_limit: int) -> Term | None:
     """Scores of a loop that are products for each index of one dim, while its values are products for another dim.
 
@@ -277,6 +305,11 @@ def _as_large(tensor: Tensor, term: Term) -> bool:
     more, others = list((mine - theirs).elements()), list((theirs - mine).elements())
     size = getattr(torch, tensor.dtype).itemsize * prod(s for s in others if isinstance(s, int))
     return all(isinstance(s, int) for s in more) and 4 * prod(more) <= size
+
+
+def _as_if_stored(r: Term) -> Term:
+    dims = sorted(r.dims)
+    return load(Tensor("stored", r.dtype, tuple(d.size for d in dims)), *map(iota, dims))
 
 
 def _maps_values(term: Term, outer: Term, inside: list[Term], held_limit: int, held: tuple[Dim, ...]) -> bool:

@@ -28,6 +28,7 @@ from .inline_producers import inline_producers, write_pairs_in_loops
 from .kernel_cuts import (
     reuse_parts,
     round_stored_sums,
+    store_blocking_products,
     store_chosen,
     store_cross_batch_scores,
     store_nested_loops,
@@ -90,6 +91,7 @@ PASSES = (
     PlanPass("tabulate_lookups", "cuts", tabulate_lookups, "no loop does again what a table has", RESULT),
     PlanPass("store_cross_batch_scores", "cuts", store_cross_batch_scores, "scores and values have one batch", RESULT),
     PlanPass("store_nested_loops", "cuts", store_nested_loops, "no loop depends on a loop around it", STORE),
+    PlanPass("store_blocking_products", "cuts", store_blocking_products, "no product takes rows from a tile", STORE),
     PlanPass("store_row_invariants", "cuts", store_row_invariants, "each loop depends on the rows", STORE),
     PlanPass("tabulate_relative_values", "cuts", tabulate_relative_values, "values of i - j are stored", STORE),
     PlanPass("reuse_parts", "cuts", reuse_parts, "what is stored is not computed again"),
