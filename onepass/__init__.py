@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # what __getattr__ gives, for type checkers and editors
     from .states import state as state
     from .states import state_of as state_of
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOME = {  # public name: the module that holds it; a module that is public itself is its own home
     "GraphPass": "api.graph_pass",
