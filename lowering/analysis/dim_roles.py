@@ -227,6 +227,19 @@ def beside_long(terms: Iterable[Term], held_limit: int) -> set[Dim]:
     return {d for side in alone if any(is_long(other, held_limit) for other in side) for d in side}
 
 
+def cube_work(terms: Iterable[Term], rows: Dim, excluded: set[Dim], least: int) -> float:
+    """The work for each row and column of a tile if the rows are a batch of products, which then are not of matrices.
+
+    That is the number of elements of their other dims but the excluded ones (loops, and what is on the grid). It grows
+    with the share of a tile of at least `least` rows that would be empty.
+    """
+    work, size = 0, lambda d: d.size if isinstance(d.size, int) else MAX_CUBE_SIZE
+    for left, right in map(product_sides, reductions(terms)):
+        if rows in left & right and not right <= left:
+            work += prod(size(d) for d in (left | right) - {rows} - excluded)
+    return work * max(1.0, least / size(rows))
+
+
 def sides_between(node: Term) -> frozenset[Dim]:
     """The dims that only one side of an operation on pairs has, as in a[i] - b[j]; none for another node.
 

@@ -19,6 +19,7 @@ from ..analysis.dim_roles import (
     batch_dims,
     beside_long,
     compared_dims,
+    cube_work,
     is_long,
     loop_reductions,
     paired_dims,
@@ -149,11 +150,12 @@ def _fitting(dims: list[Dim], orders: list[tuple[Dim, ...]], limit: int) -> list
 def _first_rows(facts: DimFacts) -> tuple[Dim | None, str]:
     """The rows where none were chosen by cost, and the reason.
 
-    Of the dims that suit a kernel alike they are one of the scores, then the longest, then the one that lies innermost.
-    One row of scores is the row, too, so that a decode step has the shape, and the arithmetic, of a prefill.
+    Of the dims that suit a kernel alike they are one of the scores, then the longest, then the one that lies innermost;
+    of batches of products the one that leaves the least work to a tile.
+    One row of scores is the row where nothing suits better, so that a decode step has the shape of a prefill.
     """
     is_of_scores = lambda d: d in facts.state or d in facts.multiplied
-    key = lambda d: (_suits(facts, d), is_of_scores(d), size_key(d), facts.order.index(d))
+    key = lambda d: (_suits(facts, d), -_work(facts, d), is_of_scores(d), size_key(d), facts.order.index(d))
     rows = max((d for d in facts.order if _suits(facts, d)), key=key, default=None)
     return rows, SUITABLE[_suits(facts, rows) if rows is not None else 0]
 
@@ -171,9 +173,17 @@ SUITABLE = (
 def _suits(facts: DimFacts, dim: Dim) -> int:
     """The place in SUITABLE. With a batch as rows, a product is none of matrices."""
     if dim in facts.carried and dim not in facts.batch:
-        return 4 if dim not in facts.held else 3
+        return 4 if dim not in facts.held and dim.size != 1 else 3
     if dim in facts.held:
         return 0
     if dim not in facts.batch and dim.size != 1:
         return 2
     return 1 if dim in facts.carried else 0
+
+
+def _work(facts: DimFacts, dim: Dim) -> float:
+    """What a tile computes for each row and column if the rows are a batch of products; 0 where they need not be."""
+    if _suits(facts, dim) != 1:
+        return 0.0
+    apart = {*facts.carried, *(r.attrs[1] for r in facts.loops)}
+    return cube_work(facts.terms, dim, apart, MIN_ROWS_OF_A_PRODUCT)

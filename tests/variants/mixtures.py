@@ -80,7 +80,7 @@ VARIANTS = [
         kernels=2,
         spellings=(mixed_by_broadcasting,),
     ),
-    Variant("logarithms of weights mixed", mixed_logarithms, _with((HEADS, HEADS)), kernels=3, passes=2),
+    Variant("logarithms of weights mixed", mixed_logarithms, _with((HEADS, HEADS)), kernels=4, passes=2),
     Variant("several tokens", several_tokens, _with((HEADS, 2, 3))),
     Variant("neighbouring heads", neighbouring_heads, _with((3,)), passes=2),
     Variant("chosen heads", chosen_heads, _with((1, 40, HEADS)), outside=("einsum",)),
