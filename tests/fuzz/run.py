@@ -1,12 +1,14 @@
 """Runs random programs through the backend and counts what happened: `python -m tests.fuzz --count 1000 --seed 0`.
 
 Every answer is compared with float64 eager. A wrong answer or a crash is shrunk, printed as a program that can be
-pasted into tests/issues/, and makes the run fail; refusals are counted by reason. Called by `make fuzz` and test_fuzz.
+pasted into tests/issues/, and makes the run fail; refusals are counted by reason. The last line is JSON, so that
+several runs can be added up. Called by `make fuzz` and test_fuzz.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import math
 import multiprocessing
@@ -25,7 +27,9 @@ import torch
 import onepass.report.records as report
 from onepass import process_state
 from onepass.api.backend import onepass_backend
+from onepass.errors import Refusal
 from onepass.lowering.launch.triton_compat import TARGETS
+from onepass.lowering.plan.records import NotPlannable
 from tests.fuzz import gradients
 from tests.fuzz.compile_ahead import failures
 from tests.fuzz.forms import random_form
@@ -58,7 +62,20 @@ class Outcome:
     rounds: bool = False
 
 
-def judge(program: Fuzzed, executor: str = "auto", device: str = "cpu") -> Outcome:
+@dataclass(frozen=True)
+class FuzzSettings:
+    """How programs are drawn and run. strict: what fails inside of onepass raises, and is a crash. seconds: no program
+    starts later."""
+
+    executor: str = "auto"
+    device: str = "cpu"
+    extents: Extents = SMALL
+    with_gradients: bool = False
+    strict: bool = False
+    seconds: float = math.inf
+
+
+def judge(program: Fuzzed, executor: str = "auto", device: str = "cpu", strict: bool = False) -> Outcome:
     """Runs one program both ways; a device that is a target's name (sm_90) only has its kernels compiled."""
     torch._dynamo.reset()
     process_state.forget("reports")
@@ -69,7 +86,7 @@ def judge(program: Fuzzed, executor: str = "auto", device: str = "cpu") -> Outco
     except Exception as error:
         return Outcome("eager fails too", f"{type(error).__name__}: {_first_line(error)[:80]}")
     with gradients.around(program) as inner:
-        options = {"inner": inner, "executor": executor, "libraries": False}
+        options = {"inner": inner, "executor": executor, "libraries": False, "strict": strict}
         mine = _Counted(program.function(), onepass_backend, program.dynamic, {"options": options})
         outcome = _call(program, mine.run, device, False)
         if program.later and outcome.kind not in (*LOUD, "eager fails too"):
@@ -78,7 +95,7 @@ def judge(program: Fuzzed, executor: str = "auto", device: str = "cpu") -> Outco
     if outcome.kind == "wrong" and program.inner != "eager":
         return _wrong_alone(program, device, outcome)
     if outcome.rounds and program.dtype != "float64":
-        exact = judge(replace(program, dtype="float64", later={}), executor, device)
+        exact = judge(replace(program, dtype="float64", later={}), executor, device, strict)
         return Outcome("wrong", f"in float64: {exact.reason}") if exact.kind == "wrong" else outcome
     return _alone(program, mine, device, outcome) if again or outcome.kind == "crash" else outcome
 
@@ -97,6 +114,8 @@ def _call(program: Fuzzed, run, device: str, later: bool) -> Outcome:
         if device == "cuda":
             torch.cuda.synchronize()  # or a fault would be met by the next program
     except Exception as error:
+        if isinstance(cause := getattr(error, "inner_exception", error), (Refusal, NotPlannable)):
+            return Outcome("refused", f"raised: {_first_line(cause)[:200]}")
         return Outcome("crash", f"{type(error).__name__}: {_first_line(error)[:200]}")
     if len(got.results) != len(eager.results):
         return Outcome("wrong", "what is written into the inputs")
@@ -249,32 +268,27 @@ def drawn(random: Random, extents: Extents, with_gradients: bool) -> Fuzzed:
     return gradients.asked(random, random.choice((*DRAWN, gradients.random_learned))(random, extents))
 
 
-def run(
-    count: int,
-    start: int,
-    executor: str,
-    device: str,
-    extents: Extents = SMALL,
-    with_gradients: bool = False,
-    seconds: float = math.inf,
-    now=None,
-) -> tuple[Counter, dict]:
+Found = tuple[Counter, dict[tuple[str, str], "Fuzzed | str"]]  # what became of programs, and examples of the loud
+
+
+def run(count: int, start: int, settings: FuzzSettings = FuzzSettings(), now=None) -> Found:
     """Counts outcomes of `count` programs, or of as many as there is time for, with an example of each loud one.
 
-    now: a shared dictionary that holds the program that runs, by the seed: whoever waits for it can say what hangs.
+    now: a shared dictionary that holds, by the seed, the program that runs and what was found before it: whoever waits
+    for a run that hangs can say at what, and loses nothing.
     """
-    end = time.monotonic() + seconds
+    end = time.monotonic() + settings.seconds
     outcomes: Counter = Counter()
-    examples: dict[tuple[str, str], Fuzzed] = {}
+    examples: dict[tuple[str, str], Fuzzed | str] = {}
     random = Random(start)
     for _ in range(count):
-        program = drawn(random, extents, with_gradients)
+        program = drawn(random, settings.extents, settings.with_gradients)
         if time.monotonic() > end:
             break
         if now is not None:
-            now[start] = str(program)
+            now[start] = str(program), outcomes, examples
         try:
-            outcome = judge(program, executor, device)
+            outcome = judge(program, settings.executor, settings.device, settings.strict)
         except torch.AcceleratorError as error:
             outcome = Outcome("crash", str(error).strip().splitlines()[0])
         outcomes[outcome.kind, "" if outcome.kind == "wrong" else outcome.reason] += 1
@@ -282,45 +296,69 @@ def run(
             return outcomes, {**examples, (outcome.kind, outcome.reason): program}
         room = outcome.kind != "failed executor" or len(examples) < 12
         if outcome.kind in LOUD and room and (outcome.kind, outcome.reason) not in examples:
-            small = shrunk(program, outcome.kind, executor, device) if device == "cpu" else program
-            examples[outcome.kind, outcome.reason] = small
+            examples[outcome.kind, outcome.reason] = program
+            if settings.device == "cpu":
+                examples[outcome.kind, outcome.reason] = shrunk(program, outcome.kind, settings)
     return outcomes, examples
 
 
-def shrunk(program: Fuzzed, kind: str, executor: str, device: str) -> Fuzzed:
+def shrunk(program: Fuzzed, kind: str, settings: FuzzSettings) -> Fuzzed:
     """The simplest program with the same kind of outcome that single steps lead to."""
     for simpler in shorter(program):
-        if judge(simpler, executor, device).kind == kind:
-            return shrunk(simpler, kind, executor, device)
+        if judge(simpler, settings.executor, settings.device, settings.strict).kind == kind:
+            return shrunk(simpler, kind, settings)
     return program
 
 
-def _work(task):
+def _work(count: int, start: int, settings: FuzzSettings, now=None) -> Found:
     os.environ["ONEPASS_CACHE"] = tempfile.mkdtemp()
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
-    _, start, _, device, *_ = task
-    if device == "cuda":
+    if settings.device == "cuda":
         torch.cuda.set_device(start % torch.cuda.device_count())
-    return run(*task)
+    return run(count, start, settings, now)
 
 
-def _results(tasks: list[tuple], seconds: float) -> list[tuple[Counter, dict]]:
-    """What each process counted; a process that does not end is one crash, with the program that it was at."""
-    if len(tasks) == 1:
-        return [_work(tasks[0])]
+def results_of(share: int, starts: range, settings: FuzzSettings, work=_work) -> list[Found]:
+    """What each process counted; one that does not end adds a crash, with the program that it was at."""
+    if len(starts) == 1:
+        return [work(share, starts[0], settings)]
     context, found = multiprocessing.get_context("spawn"), []
-    with context.Manager() as manager, context.Pool(len(tasks)) as pool:
+    with context.Manager() as manager, context.Pool(len(starts)) as pool:
         now = manager.dict()
-        waiting = [(task[1], pool.apply_async(_work, ((*task, now),))) for task in tasks]
-        end = time.monotonic() + seconds + MARGIN
+        waiting = [(start, pool.apply_async(work, (share, start, settings, now))) for start in starts]
+        end = time.monotonic() + settings.seconds + MARGIN
         for start, result in waiting:
             try:
                 found.append(result.get(max(0.1, end - time.monotonic())))
             except multiprocessing.TimeoutError:
-                found.append((Counter({("crash", "does not end"): 1}), {("crash", "does not end"): now.get(start, "")}))
+                program, outcomes, examples = now.get(start, ("", Counter(), {}))
+                hangs = ("crash", "does not end")
+                found.append((outcomes + Counter({hangs: 1}), {**examples, hangs: program}))
         pool.terminate()
     return found
+
+
+def printed(results: list[Found], starts: range, settings: FuzzSettings) -> int:
+    """Prints what was counted, examples, and one line of JSON; 1 if anything is loud."""
+    outcomes = sum((counts for counts, _ in results), Counter())
+    kinds: Counter = Counter()
+    for (kind, _), number in outcomes.items():
+        kinds[kind] += number
+    print(f"{sum(kinds.values())} programs, seeds {starts[0]}..{starts[-1]}:", dict(kinds))
+    for (kind, reason), number in outcomes.most_common():
+        if kind not in ("compiled", "nothing to do"):
+            print(f"  {number:6d}  {kind}: {reason}")
+    for _, examples in results:
+        # What is not loud is there where a device is lost: nobody knows by whom.
+        order = lambda item: LOUD.index(item[0][0]) if item[0][0] in LOUD else len(LOUD)
+        for (kind, reason), program in sorted(examples.items(), key=order)[:6]:
+            print(f"\n{kind}: {reason}\n{program}")
+    asked = {name: getattr(settings, name) for name in ("executor", "device", "with_gradients", "strict")}
+    counted = [[kind, reason, number] for (kind, reason), number in sorted(outcomes.items())]
+    said = {"programs": sum(kinds.values()), "seeds": [starts[0], starts[-1]], **asked}
+    print(json.dumps({**said, "large": settings.extents is LARGE, "kinds": kinds, "outcomes": counted}), flush=True)
+    return int(any(kinds[kind] for kind in LOUD))
 
 
 def main(arguments=None) -> int:
@@ -332,22 +370,10 @@ def main(arguments=None) -> int:
     parser.add_argument("--device", default="cpu", help="cpu, cuda, or a target that kernels are compiled for: sm_90")
     parser.add_argument("--large", action="store_true", help="long sequences in half precision")
     parser.add_argument("--gradients", action="store_true", help="gradients of random inputs, too")
+    parser.add_argument("--strict", action="store_true", help="what fails inside of onepass is a crash")
     parser.add_argument("--seconds", type=float, default=1e6, help="stop then, and name what does not end")
     given_ = parser.parse_args(arguments)
     extents = LARGE if given_.large else SMALL
-    share = -(-given_.count // given_.jobs)
-    settings = (given_.executor, given_.device, extents, given_.gradients, given_.seconds)
-    results = _results([(share, given_.seed + n, *settings) for n in range(given_.jobs)], given_.seconds)
-    outcomes = sum((counts for counts, _ in results), Counter())
-    kinds: Counter = Counter()
-    for (kind, _), number in outcomes.items():
-        kinds[kind] += number
-    print(f"{sum(kinds.values())} programs, seeds {given_.seed}..{given_.seed + given_.jobs - 1}:", dict(kinds))
-    for (kind, reason), number in outcomes.most_common():
-        if kind not in ("compiled", "nothing to do"):
-            print(f"  {number:6d}  {kind}: {reason}")
-    for _, examples in results:
-        order = [*LOUD, "eager fails too"].index  # the last where a device is lost: nobody knows by whom
-        for (kind, reason), program in sorted(examples.items(), key=lambda item: order(item[0][0]))[:6]:
-            print(f"\n{kind}: {reason}\n{program}")
-    return int(any(kinds[kind] for kind in LOUD))
+    settings = FuzzSettings(given_.executor, given_.device, extents, given_.gradients, given_.strict, given_.seconds)
+    starts = range(given_.seed, given_.seed + given_.jobs)
+    return printed(results_of(-(-given_.count // given_.jobs), starts, settings), starts, settings)

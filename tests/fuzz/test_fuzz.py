@@ -3,6 +3,9 @@
 So are wrong gradients.
 """
 
+import json
+import time
+from collections import Counter
 from dataclasses import replace
 from random import Random
 
@@ -11,13 +14,15 @@ import torch
 from hypothesis import HealthCheck, settings
 from hypothesis import given as drawn
 
+from onepass import messages
+from onepass.errors import Refusal
 from onepass.runtime import executors
 from onepass.training.programs import BackwardProgram
 from tests.fuzz import gradients
 from tests.fuzz.gradients import Answers, difference, movements
 from tests.fuzz.layers import forms, layer, sections
 from tests.fuzz.programs import SMALL, Fuzzed, programs
-from tests.fuzz.run import LOUD, compared, judge, run, shrunk
+from tests.fuzz.run import LOUD, FuzzSettings, compared, judge, printed, results_of, run, shrunk
 
 PLAIN = Fuzzed(
     ("s = q @ k.mT", "s = s + bias", "s = s * 0.25", "p = s.softmax(-1)", "o = p @ v", "return o"),
@@ -32,7 +37,7 @@ pytestmark = pytest.mark.usefixtures("fresh")
 
 
 def test_random_programs_are_right_or_left_alone():
-    outcomes, examples = run(20, 0, "auto", "cpu")
+    outcomes, examples = run(20, 0)
     assert sum(outcomes.values()) == 20
     assert not [kind for kind, _ in outcomes if kind in LOUD], "\n\n".join(map(str, examples.values()))
     assert outcomes["fused", "tiled"] > 5
@@ -113,7 +118,7 @@ def test_a_wrong_executor_is_found_and_its_program_shrunk(monkeypatch):
 
     monkeypatch.setitem(executors.EXECUTORS, "tiled", wrong)
     assert judge(PLAIN).kind == "wrong"
-    small = shrunk(PLAIN, "wrong", "auto", "cpu")
+    small = shrunk(PLAIN, "wrong", FuzzSettings())
     assert small.regime == "normal" and "bias" not in small.source and len(small.lines) == 4
 
 
@@ -131,6 +136,44 @@ def test_an_exception_is_a_crash(monkeypatch):
 
     monkeypatch.setattr("tests.fuzz.run.onepass_backend", broken)
     assert judge(PLAIN).kind == "crash"
+
+
+def test_what_fails_inside_is_a_crash_if_strict(monkeypatch):
+    def broken(*given):
+        raise RuntimeError("no such kernel")
+
+    monkeypatch.setitem(executors.EXECUTORS, "tiled", broken)
+    assert judge(PLAIN, "tiled", strict=True).kind == "crash"
+
+
+def test_a_refusal_that_raises_is_counted_as_one(monkeypatch):
+    def refuses(graph, inputs, options=None):
+        raise Refusal(messages.NO_PLAN, reason="not today")
+
+    monkeypatch.setattr("tests.fuzz.run.onepass_backend", refuses)
+    found = judge(PLAIN, strict=True)
+    assert found.kind == "refused" and found.reason.startswith("raised: ") and "not today" in found.reason
+
+
+def hangs_at_the_second(share, start, settings, now):
+    """One program is counted, and the next one takes longer than anybody waits; the other process is done."""
+    now[start] = "the second program", Counter({("fused", "tiled"): 1}), {}
+    time.sleep(100 * (start == 1))
+    return Counter({("fused", "tiled"): share}), {}
+
+
+@pytest.mark.slow
+def test_what_was_counted_before_a_program_that_hangs_is_kept(monkeypatch, capsys):
+    monkeypatch.setattr("tests.fuzz.run.MARGIN", 30.0)
+    settings = FuzzSettings(strict=True, seconds=0.0)
+    found = results_of(3, range(2), settings, hangs_at_the_second)
+    assert printed(found, range(2), settings) == 1
+    said = capsys.readouterr().out
+    assert "crash: does not end\nthe second program" in said
+    counted = json.loads(said.splitlines()[-1])
+    assert counted["kinds"] == {"fused": 4, "crash": 1} and counted["programs"] == 5
+    assert counted["outcomes"] == [["crash", "does not end", 1], ["fused", "tiled", 4]]
+    assert counted["seeds"] == [0, 1] and counted["strict"] and not counted["large"]
 
 
 def test_what_eager_refuses_is_no_bug():
@@ -166,7 +209,7 @@ TALKING = replace(TRAINED, lines=MIXED, inputs={**PLAIN.inputs, "mix": ("float",
 
 @pytest.mark.slow
 def test_gradients_of_random_programs_are_right_or_left_alone():
-    outcomes, examples = run(20, 2, "auto", "cpu", with_gradients=True)
+    outcomes, examples = run(20, 2, FuzzSettings(with_gradients=True))
     assert sum(outcomes.values()) == 20
     assert not [kind for kind, _ in outcomes if kind in LOUD], "\n\n".join(map(str, examples.values()))
     assert outcomes["derived", "tiled"] > 5

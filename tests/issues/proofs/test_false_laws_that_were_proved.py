@@ -4,7 +4,7 @@ With a law that drops the guard of a masked row a user's zeros became NaN. What 
 """
 
 from math import inf
-from time import perf_counter
+from time import process_time
 
 import pytest
 import torch
@@ -180,9 +180,9 @@ HUGE = [deep(5000), deep(200), doubling(60), doubling(12), nested(30), powers(12
 def test_deep_and_huge_rules_get_an_answer_in_bounded_time(left):
     names = sorted({n.attrs[0] for n in [*_nodes(left)] if n.op == "var"})
     law = Rule("huge", "x + 0 · x = x", left + var("x") * 0.0, left, tuple((name, "") for name in names))
-    begin = perf_counter()
+    begin = process_time()  # as budgets are: other work of the machine does not count
     found = onepass.check(law)
-    assert perf_counter() - begin < 30
+    assert process_time() - begin < 30
     assert found.status in ("proved", "unknown", "refuted") and "a prover failed" not in found.reason
 
 
