@@ -237,7 +237,7 @@ def cube_work(terms: Iterable[Term], rows: Dim, excluded: set[Dim], least: int) 
     for left, right in map(product_sides, reductions(terms)):
         if rows in left & right and not right <= left:
             work += prod(size(d) for d in (left | right) - {rows} - excluded)
-    return work * max(1.0, least / size(rows))
+    return work * max(1.0, least / max(1, size(rows)))
 
 
 def sides_between(node: Term) -> frozenset[Dim]:
