@@ -31,6 +31,7 @@ from onepass.lowering.executors import EXECUTORS
 from onepass.lowering.plan.records import Kernel, NotPlannable, Plan
 from onepass.lowering.plan.thresholds import MAX_RESIDENT_ELEMENTS
 from onepass.lowering.planning.planner import plan_with, prepared
+from onepass.lowering.planning.planning_state import dims_of_results
 
 LIMITS = (MAX_RESIDENT_ELEMENTS, MAX_RESIDENT_ELEMENTS // 2, MAX_RESIDENT_ELEMENTS // 4)
 COLUMNS = ("suite", "variant", "shape", "kernel", "rows", "held", "ms", "other_rows", "limit", "other_kernels")
@@ -49,8 +50,7 @@ class Shape:
 
 def plan_of(kernel: Kernel, shape: Shape) -> Plan:
     """The kernels that compute a kernel's results with a shape. Raises NotPlannable."""
-    dims = frozenset(d for store in kernel.stores for d in store.order)
-    rows = () if shape.rows is None else ((dims, shape.rows),)
+    rows = () if shape.rows is None else ((dims_of_results(kernel.stores), shape.rows),)
     return plan_with(prepared(kernel.stores, shape.limit, rows=rows))
 
 

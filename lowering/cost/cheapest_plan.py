@@ -26,7 +26,7 @@ from ..plan.device import H200
 from ..plan.records import Alternative, Kernel, NotPlannable, Plan, Store
 from ..plan.thresholds import MAX_STORED_BYTES
 from ..planning.planner import plan_with, prepared
-from ..planning.planning_state import ChosenRows, Planning
+from ..planning.planning_state import ChosenRows, Planning, dims_of_results
 from ..triton.kernel import emit
 from .candidates import Candidate, candidates, in_order, stored_bytes
 from .kernel_cost import TIMING, UNITS
@@ -126,7 +126,7 @@ class _Search:
         if any(max(least, short) * LEAST_GAIN >= s for least, s in zip(_least(found, 1), found.seconds, strict=True)):
             return
         for kernel, launches in zip(found.plan.kernels, found.estimates[-1], strict=True):
-            dims = frozenset(d for store in kernel.stores for d in store.order)
+            dims = dims_of_results(kernel.stores)
             for rows in sorted(dims - {kernel.rows}):
                 least = _multiplied_seconds(kernel, rows, launches, self._sizes[-1])
                 if not _takes_most_of(least, found.seconds[-1]):
@@ -179,8 +179,9 @@ class _Search:
         self.tried.append(found)
         return found
 
-    @property
+    @cached_property
     def _most_plans(self) -> int:
+        """How many plans one step of the search tries: the larger the terms, the fewer."""
         nodes = len({node for term in self._prepare(()).terms for node in subterms(term)})
         return max(1, min(MAX_PLANS, MAX_NODES // nodes))
 

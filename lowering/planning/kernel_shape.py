@@ -32,7 +32,7 @@ from ..analysis.dim_roles import (
 from ..analysis.nested_sums import body_of, products_of_pairs, reductions, sides_of
 from ..plan.records import Store
 from ..plan.thresholds import MAX_RESIDENT_ELEMENTS_OF_A_ROW, MIN_ROWS_OF_A_PRODUCT
-from .planning_state import ChosenRows, KernelShape, Planning
+from .planning_state import ChosenRows, KernelShape, Planning, dims_of_results
 
 
 def choose_kernel_shape(planning: Planning) -> Planning:
@@ -55,7 +55,7 @@ def kernel_shape(stores: Sequence[Store], planning: Planning) -> KernelShape:
 @lru_cache(512)
 def _shape(stores: tuple[Store, ...], held_limit: int, chosen: ChosenRows) -> KernelShape:
     facts = DimFacts(stores, held_limit)
-    dims = frozenset(facts.order)
+    dims = dims_of_results(stores)
     found = next((rows for results, rows in chosen if results == dims), None)
     rows, reason = _first_rows(facts) if found is None else (found, "this takes the least estimated time")
     held = tuple(d for d in facts.held if d != rows)
@@ -150,9 +150,9 @@ def _fitting(dims: list[Dim], orders: list[tuple[Dim, ...]], limit: int) -> list
 def _first_rows(facts: DimFacts) -> tuple[Dim | None, str]:
     """The rows where none were chosen by cost, and the reason.
 
-    Of the dims that suit a kernel alike they are one of the scores, then the longest, then the one that lies innermost;
-    of batches of products the one that leaves the least work to a tile.
-    One row of scores is the row where nothing suits better, so that a decode step has the shape of a prefill.
+    The rows are the dim that suits best. Among dims that suit alike, a dim of the scores comes first, then the longest,
+    then the innermost; among batches of products, first the one that leaves the least work to a tile. A dim of size 1
+    can be the rows if nothing suits better, so that a decode step has the shape of a prefill.
     """
     is_of_scores = lambda d: d in facts.state or d in facts.multiplied
     key = lambda d: (_suits(facts, d), -_work(facts, d), is_of_scores(d), size_key(d), facts.order.index(d))

@@ -6,7 +6,7 @@ each store's term is replaced by `change(term)`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ...egraph.terms.ops import iota, load
@@ -17,6 +17,11 @@ from ..plan.term_edits import replace_from_above, with_fresh_bound_dims
 
 # Rows chosen by cost: for the dims that the results of a kernel have, which of them are its rows.
 ChosenRows = tuple[tuple[frozenset[Dim], Dim], ...]
+
+
+def dims_of_results(stores: Iterable[Store]) -> frozenset[Dim]:
+    """The dims by which `ChosenRows` knows the kernel with these stores."""
+    return frozenset(d for store in stores for d in store.order)
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,8 @@ def text_with(name):
 def test_every_byte_is_exact(name):
     kind, half = name.split("_to_")
     major, minor = torch.cuda.get_device_capability()
-    if 10 * major + minor < MIN_CAPABILITY.get(kind, 80):
-        pytest.skip("the device has no such instruction")
+    if 10 * major + minor < (needed := MIN_CAPABILITY.get(kind, 80)):
+        pytest.skip(f"{kind} is converted by an instruction that GPUs of sm_{needed} and later have")
     lowest, count = map(int, re.findall(r"\d+", kind)) if kind.startswith("bits") else (0, 8)
     given = BYTES if kind.startswith("bits") else BYTES.view(getattr(torch, kind))
     exact = (BYTES.long() >> lowest & ((1 << count) - 1)).double() if kind.startswith("bits") else given.double()
