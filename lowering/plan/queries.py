@@ -36,6 +36,12 @@ def states_of(kernel: Kernel) -> set[Term]:
     return {r for loop in kernel.loops for a in loop.accumulators for r in a.reductions}
 
 
+def carried_dims(kernel: Kernel) -> list[frozenset[Dim]]:
+    """For each state, the dims of its accumulator that a tile holds for each row and column, as those of values."""
+    placed = {*kernel.grid, *kernel.tiled, *kernel.around, *(loop.dim for loop in kernel.loops)}
+    return [r.dims - placed for r in states_of(kernel)]
+
+
 def reach(kernel: Kernel) -> dict[tuple[str, int], int]:
     """(tensor, axis) indexed by a tile's coordinates: the largest step between neighbours, in elements of the axis."""
     single = {*kernel.grid, *kernel.around}  # dims of which a tile has one coordinate

@@ -26,11 +26,13 @@ from ..plan.dtypes import is_integer
 from ..plan.launch_facts import Facts
 from ..plan.queries import map_name, roots
 from ..plan.records import Accumulator, Kernel, Loop, Plan, Store
+from .default_config import carried_elements
 from .diagonal_sums import slots_name, write_slot
-from .loops import RangeWriter, Segment, by_columns
+from .loops import RangeWriter, Segment, by_columns, joined
 from .piece_states import PieceStates
 
 ADDED = ("sum", "rescaled")
+MIN_COLUMNS_OF_ONE_BODY = 512  # accumulators so wide leave no registers for two bodies: 0.83 of the time with one
 MANY_PLACES = 2**30  # more than a compared dim has
 IMPORTS = "import triton\nimport triton.language as tl\n\n\n"
 
@@ -179,11 +181,8 @@ class TritonKernelWriter:
             self._by_indices(loop, names)
             return
         ranges = RangeWriter(self.tiles, loop)
-        segments = ranges.segments()
-        if self.tiles.skewing.exact:
-            segments = by_columns(segments, self.tiles.tile_of(loop.dim))
         body: list[str] = [] if loop.outer else self.lines
-        for segment in segments:
+        for segment in self._segments(ranges):
             body += self._segment(segment, ranges, names, pieces)
         names = self._join_last(loop, pieces, body, names)
         if loop.outer:
@@ -193,6 +192,13 @@ class TritonKernelWriter:
         self.sums += [c for c in sums if c.dims and not is_integer(c.dtype)]
         for state, components in zip(loop.accumulators, names, strict=True):
             self._finish(state, components)
+
+    def _segments(self, ranges: RangeWriter) -> list[Segment]:
+        """The runs of a loop's tiles."""
+        segments = ranges.segments()
+        if self.tiles.skewing.exact:
+            return by_columns(segments, self.tiles.tile_of(ranges.dim))
+        return joined(segments) if carried_elements(self.kernel) >= MIN_COLUMNS_OF_ONE_BODY else segments
 
     def _pieces(self, loop: Loop, names: list[list[TileValue]]) -> PieceStates | None:
         """The totals of a loop that is read in pieces; None for one that has one piece, or none."""
@@ -265,6 +271,7 @@ class TritonKernelWriter:
             self._store(store, self.tiles.inner.lines)
         body = self.tiles.close()
         options = ", disable_licm=True" * self.tiles.skewing.exact  # the loops before need the registers
+        options += ", num_stages=1" * segment.single  # no other tile follows, whose loads could begin
         head = f"for {counter} in tl.range({segment.low}, {segment.high}, {segment.step}{options}):"
         return [head, *(f"    {line}" for line in body)]
 

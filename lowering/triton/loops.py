@@ -27,7 +27,7 @@ class Segment:
     """A run of a loop's tiles of one class: guarded ones test the guard, ragged ones the end of the dim.
 
     The loop's variable runs over low .. high by step; `start` says the tile's first coordinate by it ("" is itself),
-    `following` is a line that prepares the next round.
+    `following` is a line that prepares the next round. single: there is at most one tile.
     """
 
     low: str
@@ -37,12 +37,13 @@ class Segment:
     ragged: bool
     start: str = ""
     following: str = ""
+    single: bool = False
 
 
 def by_columns(segments: Sequence[Segment], block: str) -> list[Segment]:
     """The same tiles column by column, and in fewer loops. block: the extent of the tiles."""
-    one_by_one = lambda s: replace(s, step="1") if not s.start else _counted_columns(s, block)
-    return [one_by_one(s) for s in _joined(segments)]
+    one_by_one = lambda s: replace(s, step="1", single=False) if not s.start else _counted_columns(s, block)
+    return [one_by_one(s) for s in joined(segments)]
 
 
 def _counted_columns(segment: Segment, block: str) -> Segment:
@@ -51,14 +52,14 @@ def _counted_columns(segment: Segment, block: str) -> Segment:
     return replace(segment, low=low, high=high, start=start)
 
 
-def _joined(segments: Sequence[Segment]) -> list[Segment]:
+def joined(segments: Sequence[Segment]) -> list[Segment]:
     """Neighbours of one kind of count become one that tests as much as either."""
     found: list[Segment] = []
     for one in segments:
         last = found[-1] if found else None
         if last and (last.high, last.step, last.start, last.following) == (one.low, one.step, one.start, one.following):
             guarded, ragged = last.guarded or one.guarded, last.ragged or one.ragged
-            found[-1] = replace(last, high=one.high, guarded=guarded, ragged=ragged)
+            found[-1] = replace(last, high=one.high, guarded=guarded, ragged=ragged, single=False)
         else:
             found.append(one)
     return found
@@ -144,7 +145,7 @@ class RangeWriter:
             if not self.ragged:
                 return [Segment(begin, end, block, True, False)]
             whole = self._scalar("whole", f"tl.maximum({end} // {block} * {block}, {begin})")
-            return [Segment(begin, whole, block, True, False), Segment(whole, end, block, True, True)]
+            return [Segment(begin, whole, block, True, False), Segment(whole, end, block, True, True, single=True)]
         return self._split(found, begin, end)
 
     def _split(self, found: Range, begin: str, end: str) -> list[Segment]:
@@ -162,7 +163,8 @@ class RangeWriter:
             full_end = self._scalar("full_end", f"{atom(text)} // {block} * {block}")
         segments.append(Segment(full_begin, full_end, block, False, False))
         if found.uppers or ragged:
-            segments.append(Segment(full_end, end, block, bool(found.uppers), ragged))
+            single = not found.uppers  # what is left behind the last full tile
+            segments.append(Segment(full_end, end, block, not single, ragged, single=single))
         return segments
 
     def _share(self, begin: str, end: str, step: str) -> Piece:

@@ -7,6 +7,7 @@ import json
 import math
 import re
 import sys
+from collections.abc import Iterable
 
 import torch
 
@@ -59,9 +60,12 @@ CHANGES = {
     "alibi": _alibi,
     "softcap": lambda score: 30 * torch.tanh(score / 30),
     "groups": lambda score: score,
+    "ragged": lambda score: score,
+    "latents": lambda score: score,
 }
 
 
+LONG = ("i", "j", "j_0", "c")
 BYTES = {"int8": torch.int8, "uint4": torch.uint8, "float8_e4m3fn": torch.float8_e4m3fn}
 
 
@@ -69,12 +73,16 @@ def plan_of(kind: str, width: int, dtype: str):
     """The plan derived from plain PyTorch for batch 4, 16 heads (keys: 4 in "groups"), length 4096.
 
     Scores and weights mixed over heads are two kernels: "states" and "mixed"; "weights" are stored by a second one.
+    "latents" are keys and values in one. Tiles of "ragged" and "latents" need not be whole.
     Keys and values of a kind in BYTES are bytes, or two numbers of four bits in each.
     """
 
     def attention(q, k, v):
         k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
         return torch.softmax(CHANGES[kind](q @ k.mT / math.sqrt(width)), -1) @ v
+
+    def latents(q, k, v):
+        return attention(q, v, v)
 
     def of_bytes(q, k, v):
         pairs = lambda x: torch.stack([x & 15, x >> 4], -1).flatten(-2) if kind == "uint4" else x
@@ -100,6 +108,7 @@ def plan_of(kind: str, width: int, dtype: str):
     heads = (16, 4, 4) if kind == "groups" else (16, 16, 16)
     inputs = [torch.empty(4, h, 4096, width, dtype=getattr(torch, dtype)) for h in heads]
     programs = {"documents": documents, "weights": weights, "states": mixture, "mixed": mixture, "dropout": dropped}
+    programs["latents"] = latents
     programs |= dict.fromkeys(BYTES, of_bytes)
     program = programs.get(kind, attention)
     if kind in BYTES:
@@ -114,14 +123,15 @@ def plan_of(kind: str, width: int, dtype: str):
 
 def compiled(target: str, kind: str, width: int, dtype: str):
     plan = plan_of(kind, width, dtype)
-    return compiled_kernel(target, plan, plan.kernels[-1 if kind in ("mixed", "weights") else 0])
+    kernel = plan.kernels[-1 if kind in ("mixed", "weights") else 0]
+    return compiled_kernel(target, plan, kernel, () if kind in ("ragged", "latents") else LONG)
 
 
-def compiled_kernel(target: str, plan: Plan, kernel: Kernel):
-    """A kernel of a plan with its default configuration, for contiguous tensors and whole tiles of long dims."""
+def compiled_kernel(target: str, plan: Plan, kernel: Kernel, even: Iterable[str] = LONG):
+    """A kernel of a plan with its default configuration, for contiguous tensors. even: dims whose tiles are whole."""
     config = default_for(kernel, target)
     mapped = frozenset(map_name(kernel, loop) for loop in kernel.loops if loop.map)
-    source = emit(kernel, plan, Facts(frozenset(["i", "j", "j_0", "c"]), mapped=mapped, machine=target))
+    source = emit(kernel, plan, Facts(frozenset(even), mapped=mapped, machine=target))
     constants = {name: getattr(config, role) for name, role in source.tiles}
     tensors = {t.name: t for t in (*kernel.inputs, *(s.output for s in kernel.stores))}
     tensors |= {map_name(kernel, x): Tensor("map", "int32") for x in kernel.loops}

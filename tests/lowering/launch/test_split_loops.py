@@ -213,6 +213,17 @@ def chunks_of(batch: int, keys: int, rows: int = 1, **given) -> int:
     return wanted_chunks(kernel, DECODING, {}, 132, 1.0)
 
 
+def test_programs_that_fill_the_registers_have_fewer_parts():
+    """64 programs of 64 rows by 512 values: one is on a multiprocessor at once, so two parts fill 132 of them."""
+
+    def parts(width: int) -> int:
+        term, output, order = attention(rows=128, columns=4096, batch=32, heads=1, width=width)
+        (kernel,) = plan_stores([Store(term, output, order)]).kernels
+        return wanted_chunks(kernel, TritonConfig(64, 64, 8, 2), {}, 132, 0.5)
+
+    assert (parts(512), parts(128)) == (2, 4)
+
+
 def test_loops_whose_length_is_data_are_shared_out():
     """One sequence of 65536 keys among short ones was on one program a head; 32 x 8 programs fill the device."""
     assert chunks_of(32, 65536) == 1
