@@ -94,7 +94,15 @@ def shifts_cancel(a, b, c):
     return (a - c) - (b - c), a - b
 
 
+@rule(exact="scores are finite")
+def sum_is_subtracted_in_turn(a, b, c):
+    """a - (b + c) = (a - b) - c"""
+    return a - (b + c), (a - b) - c
+
+
 ALGEBRA = (shift_out_of_maximum, shifts_cancel)
+# Where b may be as large as a mask's number, b + c would have absorbed c.
+LARGE_ONES_MEET = (shifts_cancel, sum_is_subtracted_in_turn)
 NORMAL = (
     cast_to_itself,
     cast_there_and_back,

@@ -9,7 +9,7 @@ is Σ_i g[i, e] · exp(s - L[i]).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..derivation.certificate import Derivation
 from ..derivation.derive import replay
@@ -17,8 +17,8 @@ from ..derivation.normalize import Normaliser
 from ..rewrite.rule import Rule
 from ..terms.ops import exp
 from ..terms.term import Dim, Term
-from ..terms.traversal import tensors
-from .derivative_certificate import DerivativeCertificate
+from ..terms.traversal import subterms, tensors
+from .derivative_certificate import DerivativeCertificate, in_full
 from .equations import Equations, Laws, as_stored, require_none
 from .reverse_mode import Derivative, Result, differentiated
 from .saved import (
@@ -89,8 +89,21 @@ def _equations(laws: Laws, sums: Sequence[Logarithm], forms: Mapping[Result, Ter
     for one in sums:
         known.add(one.parts, one.total, exp(one.read()))
     for number, mean in enumerate(means(forms.values(), sums, order)):
-        known.add(*_mean_equation(number, mean, forms, order))
+        known.add(*_mean_equation(number, _without_overflow(mean, known, sums, forms), forms, order))
     return known
+
+
+def _without_overflow(mean: Mean, known: Equations, sums: Sequence[Logarithm], forms: Mapping[Result, Term]) -> Mean:
+    """The mean with weights whose exponentials are shifted as the forward shifts them.
+
+    Example: weights times 0.1 < exp(s) / Σ_j exp(s), which compares exp(s - L) instead. Raises NotDifferentiable.
+    """
+    if not any(node.op == "exp" for node in subterms(mean.weight)):
+        return mean
+    laws = known.normaliser()
+    weight = laws.normal(mean.weight)
+    Bounded(sums, forms, laws).check([weight])
+    return replace(mean, weight=in_full(weight, known.saved))
 
 
 def _with_chains(

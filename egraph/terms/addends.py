@@ -14,7 +14,7 @@ from .traversal import subterms
 
 # float16 has no odd integers beyond this number: an addend of 1 beside it is lost.
 MIN_ABSORBING_MAGNITUDE = 2048
-PASSES_VALUE_ON = ("neg", "cast", "where", "maximum", "minimum")  # the result is one of the operands, or its negative
+PASSES_VALUE_ON = ("neg", "cast", "where", "minimum")  # the result is one of the operands, or its negative
 
 
 def addends(root: Term) -> Iterator[Term]:
@@ -25,7 +25,19 @@ def addends(root: Term) -> Iterator[Term]:
 def _has_addends(x: Term) -> bool:
     """Whether the addends of x are those of its operands."""
     is_multiple = x.op == "mul" and any(a.op == "const" for a in x.args)
-    return is_multiple or x.op in ("add", "sub", *PASSES_VALUE_ON)
+    return is_multiple or x.op in ("add", "sub") or _passes_value_on(x)
+
+
+def _passes_value_on(x: Term) -> bool:
+    """Whether x may be a mask's number because an operand is: a maximum is, beside a literal, or of tensors alone."""
+    if x.op == "maximum":
+        return any(a.op == "const" for a in x.args) or all(map(_is_read, x.args))
+    return x.op in PASSES_VALUE_ON
+
+
+def _is_read(x: Term) -> bool:
+    """Whether x is an element of a tensor, up to its dtype."""
+    return x.op == "load" or (x.op == "cast" and _is_read(x.args[0]))
 
 
 def _reached(root: Term, goes_on: Callable[[Term], bool]) -> list[Term]:
@@ -48,7 +60,7 @@ def may_mask(x: Term) -> bool:
 
 def absorbs(x: Term, dtype: str) -> bool:
     """Whether rounding x to the dtype may absorb an addend: x is a sum with a large literal or with a mask tensor."""
-    sums = [y for y in _reached(x, lambda y: y.op in PASSES_VALUE_ON) if y.op in ("add", "sub")]
+    sums = [y for y in _reached(x, _passes_value_on) if y.op in ("add", "sub")]
     return dtype == "float16" and any(may_mask(part) or _is_large(part) for y in sums for part in addends(y))
 
 

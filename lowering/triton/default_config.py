@@ -143,7 +143,8 @@ def cut_to_sizes(config: TritonConfig, kernel: Kernel, sizes: Mapping[str, int])
     warps = config.warps if rows == config.row_tile else max(1, min(config.warps, 4))
     if kernel.loops and longest <= columns:  # a single step: nothing is loaded ahead, and small tiles leave warps idle
         stages = min(stages, 2)
-        warps = min(warps, max(1, rows * max(columns, widest(kernel)[0]) // ELEMENTS_OF_A_WARP))
+        filled = max(1, rows * max(columns, widest(kernel)[0]) // ELEMENTS_OF_A_WARP)
+        warps = min(warps, 1 << (filled.bit_length() - 1))  # Triton takes powers of two
     return TritonConfig(rows, columns, warps, stages, config.chunks)
 
 

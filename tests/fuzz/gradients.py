@@ -99,16 +99,19 @@ def _gradients(results: tuple[torch.Tensor, ...], leaves: list[torch.Tensor], se
 
 
 def _cotangent(result: torch.Tensor, random: Random) -> torch.Tensor:
-    """Numbers that every dtype holds exactly, in some layout: each drawn, or one for all, as of a sum."""
+    """Numbers that every dtype holds exactly, in some layout: each drawn, or one for all, as of a sum.
+
+    What is not finite has 0: no loss that is a number reads it. (Through a score to which -∞ is added, autograd hands
+    on what it gets; a choice of -∞, which is the same function, hands on nothing.)
+    """
     generator = torch.Generator().manual_seed(random.randint(0, 1 << 30))
     kind = random.choice(("each", "each", "each", "transposed", "one for all", "zero in part"))
     drawn = torch.randn(result.shape[:0] if kind == "one for all" else result.shape, generator=generator)
     drawn = drawn.bfloat16().to(result.device, result.dtype if result.is_floating_point() else torch.float32)
     if kind == "zero in part" and drawn.dim():
         drawn[..., drawn.shape[-1] // 2 :] = 0
-    if kind == "transposed" and drawn.dim() > 1:
-        return drawn.mT.contiguous().mT
-    return drawn.expand(result.shape)
+    drawn = drawn.mT.contiguous().mT if kind == "transposed" and drawn.dim() > 1 else drawn.expand(result.shape)
+    return drawn if result.isfinite().all() else drawn.where(result.isfinite(), 0.0)
 
 
 def difference(got: Answers, eager: Answers, exact: Answers, floor: float, hidden: bool, moved: Callable) -> str:
