@@ -90,8 +90,8 @@ def _is_one(stride: int | torch.SymInt) -> bool:
 
 
 def _lengths(region: Region, known: Mapping[str, torch.SymInt], other_axes: set[str]) -> set[str]:
-    """Texts of sizes that are lengths: those of `other_axes`, what is equal to them, and parts of them."""
-    lengths = set(other_axes)
+    """Texts of sizes that are lengths: of `other_axes` and of scores, what is equal to them, and parts of them."""
+    lengths = other_axes | _sizes_of_scores(region.nodes)
     for equal in _equal_sizes(region.nodes):
         if any(str(symbol) in lengths for size in equal.values() for symbol in size.node.expr.free_symbols):
             lengths.update(equal)
@@ -99,6 +99,30 @@ def _lengths(region: Region, known: Mapping[str, torch.SymInt], other_axes: set[
         if any(str(symbol) in lengths for symbol in size.node.expr.free_symbols - {size.node.expr}):
             lengths.add(text)
     return lengths.union(_sizes_of_lookups(region.nodes))
+
+
+def _sizes_of_scores(nodes: Sequence[fx.Node]) -> set[str]:
+    """Texts of sizes of what softmaxes are taken of, unless a product sums over them or has them as its columns.
+
+    Example: scores a[b, i, None] + c[b, None, j], whose operands have lengths as last axes.
+    """
+    scores: set[fx.Node] = set()  # and what they are made of
+    found: set[str] = set()
+    for node in reversed(nodes):
+        if has_trait(node, Trait.SOFTMAX_STEP) and not has_trait(node, Trait.MAKES_DISTANCES):
+            scores.update(node.all_input_nodes[:1])
+            found.update(*map(_texts, node.all_input_nodes[:1]))
+        elif node in scores:
+            scores.update(node.all_input_nodes)
+    for node in (n for n in nodes if kind_of(n) == "contraction"):
+        operands = {text for operand in node.all_input_nodes for text in _texts(operand)}
+        found -= (operands - {*_texts(node)} or operands) if node in scores else {*_texts(node)[-1:]}
+    return found
+
+
+def _texts(node: fx.Node) -> list[str]:
+    """The texts of the sizes of a node's tensor."""
+    return [str(size) for size in getattr(value_of_node(node), "shape", ())]
 
 
 def _equal_sizes(nodes: Iterable[fx.Node]) -> Iterator[dict[str, torch.SymInt]]:

@@ -161,7 +161,7 @@ class Interpreter:
 
     def _for(self, node: Any) -> Steps:
         low, high, step = self._bounds(node)
-        outside = self.active
+        outside, before = self.active, set(self.names)
         for number in range(self.most_rounds + 1):
             at = low + number * step
             running = np.asarray(at < high)
@@ -175,6 +175,13 @@ class Interpreter:
             self._assign(node.target.id, at if is_plain(at) else np.asarray(at))
             yield from self._statements(node.body)
         self.active = outside
+        self._leave(node, before)
+
+    def _leave(self, node: Any, before: set[str]) -> None:
+        """What a loop alone gives a value has none behind it, unless the loop is unrolled."""
+        if not written(node.iter.func).endswith("static_range"):
+            for name in self.names.keys() - before:
+                del self.names[name]
 
     def _if(self, node: ast.If) -> Steps:
         test = self.value(node.test)

@@ -35,8 +35,14 @@ def _simple(value: float) -> bool:
     return not np.isfinite(value) or (float(value) * 4).is_integer()
 
 
-def _written(value: float | np.generic) -> str:
-    return literal(value.item() if isinstance(value, np.generic) else value)
+def _written(value: float | np.generic | np.ndarray) -> str:
+    return literal(value.item() if isinstance(value, np.generic | np.ndarray) else value)
+
+
+def _divides_by_zero(name: str, first: float, second: float = 0.0) -> bool:
+    if first == 0.0 and (name == "rsqrt" or (name == "pow" and second < 0.0)):
+        return True
+    return name in DIVIDES and second == 0.0
 
 
 def of_numbers() -> Iterator[str]:
@@ -51,7 +57,7 @@ def of_numbers() -> Iterator[str]:
                 continue  # unknown
             with np.errstate(all="ignore"):
                 value = op.meaning(*map(np.float64, operands))
-            if (name in DIVIDES and operands[1] == 0.0) or (name == "rsqrt" and operands[0] == 0.0):
+            if _divides_by_zero(name, *operands):
                 value = nan  # undefined here, ±∞ by the sign of the zero in floating point
             if isinstance(value, np.bool_) or _simple(value):
                 meaning = row[NUMBER].replace(UNKNOWN, "(fun _ _ => true)")

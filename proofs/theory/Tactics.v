@@ -276,11 +276,24 @@ Ltac law :=
     | solve [rows] | solve [quotients_of_sums] | solve [cells] ]
   else first [solve [integers] | solve [cells]].
 
+Lemma whole_part_is : forall n r, IZR n <= r < IZR n + 1 -> Int_part r = n.
+Proof.
+  intros n r within; unfold Int_part; rewrite <- (tech_up r (n + 1)); [ring | |]; rewrite plus_IZR; simpl; lra.
+Qed.
+
+(* Whole parts of given numbers. *)
+Ltac whole_parts :=
+  repeat match goal with |- context [Int_part ?x] =>
+    first
+    [ rewrite (whole_part_is 0 x) by lra | rewrite (whole_part_is 1 x) by lra | rewrite (whole_part_is 2 x) by lra
+    | rewrite (whole_part_is 4 x) by lra | rewrite (whole_part_is (-1) x) by lra | rewrite (whole_part_is (-2) x) by lra
+    | rewrite (whole_part_is (-4) x) by lra ] end.
+
 (* The value of an operation or of a reduction at given numbers. *)
 Ltac functions_of_numbers :=
-  unfold tanh, sinh, cosh, Rabs, Rmax, Rmin, Rdiv; decisions; try lra;
+  unfold tanh, sinh, cosh, Rabs, Rmax, Rmin, Rdiv, sign_of_power; cbn [Z.even]; decisions; try lra;
   repeat first
-  [ rewrite exp_0 | rewrite ln_1 | rewrite sqrt_1 | rewrite sqrt_0 | rewrite sin_0 | rewrite cos_0 | rewrite Ropp_0
+  [ rewrite RiemannInt_P9 | rewrite exp_0 | rewrite ln_1 | rewrite sqrt_1 | rewrite sqrt_0 | rewrite sin_0 | rewrite cos_0 | rewrite Ropp_0
   | rewrite Rmult_1_l | rewrite Rmult_0_l | rewrite exp_ln by lra | rewrite exp_Ropp | rewrite Rplus_0_r
   | match goal with
     | |- context [exp ?x] => replace (exp x) with 1 by (symmetry; replace x with 0 by lra; exact exp_0)
@@ -296,7 +309,8 @@ Ltac functions_of_numbers :=
 Ltac example :=
   intros; folds; unfold merge, combine;
   cbv beta iota zeta delta [reduce seq map fold_right binary_logarithm logarithm_after_one reciprocal_root whole_part];
-  meanings; rewrite ?sqrt_0, ?sqrt_1 in *; decisions;
+  meanings; unfold power, power_of_real, power_by_infinite, power_of_infinite, remainder, whole_quotient, error_function;
+  whole_parts; rewrite ?sqrt_0, ?sqrt_1 in *; unfold Rabs in *; decisions;
   first
   [ reflexivity | discriminate | congruence
   | exfalso; lra

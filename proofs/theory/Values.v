@@ -1,6 +1,7 @@
 (* Values as the laws of rules/ mean them: real numbers, two infinities, and what is undefined.
 
    Every operation is total here. A division by zero, ∞ - ∞, 0 · ∞ and a logarithm of a negative number are undefined.
+   So are a negative power of zero, and of a negative number a power that is not whole.
    -∞ is the score of an absent element. Axioms: those of Rocq's reals. *)
 
 From Coq Require Import Reals Lra ZArith Bool.
@@ -87,6 +88,74 @@ Definition magnitude (a : value) : value :=
   match a with Number x => Number (Rabs x) | Below => Above | _ => a end.
 Definition whole_part (a : value) : value :=
   match a with Number x => Number (IZR (Int_part x)) | _ => a end.
+
+Definition whole_quotient (a b : value) : value :=
+  match a, b with
+  | Number x, Number y => if Req_EM_T y 0 then Undefined else Number (IZR (Int_part (x / y)))
+  | Number x, Above => Number (if Rlt_dec x 0 then -1 else 0)
+  | Number x, Below => Number (if Rlt_dec 0 x then -1 else 0)
+  | _, _ => Undefined
+  end.
+Definition remainder (a b : value) : value :=
+  match a, b with
+  | Number x, Number y => if Req_EM_T y 0 then Undefined else Number (x - IZR (Int_part (x / y)) * y)
+  | Number x, Above => if Rlt_dec x 0 then Above else a
+  | Number x, Below => if Rlt_dec 0 x then Below else a
+  | _, _ => Undefined
+  end.
+
+(* Of a negative base, a power by a whole number is that of its magnitude with a sign, and any other is undefined. *)
+Definition sign_of_power (n : Z) : R := if Z.even n then 1 else -1.
+Definition power_of_real (x y : R) : value :=
+  match total_order_T 0 x with
+  | inleft (left _) => Number (exp (y * ln x))
+  | inleft (right _) => if Rlt_dec y 0 then Undefined else Number 0
+  | inright _ =>
+    if Req_EM_T y (IZR (Int_part y)) then Number (sign_of_power (Int_part y) * exp (y * ln (- x))) else Undefined
+  end.
+(* A power by an infinity a, of a base that is not 0. *)
+Definition power_by_infinite (x : R) (up : bool) : value :=
+  match total_order_T (Rabs x) 1 with
+  | inleft (left _) => if up then Number 0 else if Req_EM_T x 0 then Undefined else Above
+  | inleft (right _) => Number 1
+  | inright _ => if up then Above else Number 0
+  end.
+Definition power_of_infinite (up : bool) (y : R) : value :=
+  if Rlt_dec y 0 then Number 0 else if up then Above
+  else if Req_EM_T y (IZR (Int_part y)) then if Z.even (Int_part y) then Above else Below else Undefined.
+Definition power (a b : value) : value :=
+  match a, b with
+  | Number x, Number y => if Req_EM_T y 0 then Number 1 else power_of_real x y
+  | Number x, Undefined => if Req_EM_T x 1 then Number 1 else Undefined
+  | Undefined, Number y => if Req_EM_T y 0 then Number 1 else Undefined
+  | Number x, Above => power_by_infinite x true
+  | Number x, Below => power_by_infinite x false
+  | Above, Number y => if Req_EM_T y 0 then Number 1 else power_of_infinite true y
+  | Below, Number y => if Req_EM_T y 0 then Number 1 else power_of_infinite false y
+  | Undefined, _ | _, Undefined => Undefined
+  | _, Above => Above
+  | _, Below => Number 0
+  end.
+
+(* The integral of exp(-t²) exists on each range, as it is continuous. *)
+Definition bell (t : R) : R := exp (- (t * t)).
+Lemma bell_continuous : forall t, continuity_pt bell t.
+Proof.
+  intro t; apply derivable_continuous_pt.
+  unfold bell; reg.
+Qed.
+Lemma bell_integrable : forall a b, Riemann_integrable bell a b.
+Proof.
+  intros a b; destruct (Rle_dec a b) as [up|down].
+  - apply continuity_implies_RiemannInt; [assumption | intros; apply bell_continuous].
+  - apply RiemannInt_P1, continuity_implies_RiemannInt; [lra | intros; apply bell_continuous].
+Qed.
+Definition error_function (a : value) : value :=
+  match a with
+  | Number x => Number (2 / sqrt PI * RiemannInt (bell_integrable 0 x))
+  | Above => Number 1 | Below => Number (-1) | Undefined => Undefined
+  end.
+
 Definition choice {A : Type} (p : bool) (a b : A) : A := if p then a else b.
 Definition is_finite (a : value) : bool := match a with Number _ => true | _ => false end.
 

@@ -86,7 +86,7 @@ class GluonInterpreter(Interpreter):
                 barrier.name = f"{name}[{n}]"
 
     def _for(self, node: Any) -> Steps:
-        bounds = self._bounds(node)
+        bounds, before = self._bounds(node), set(self.names)
         low, high, step = map(whole, bounds)
         if (high - low) // max(step, 1) > self.most_rounds:
             raise KernelFault(f"a loop has more than {self.most_rounds} rounds")
@@ -95,6 +95,7 @@ class GluonInterpreter(Interpreter):
         for number in range(low, high, step):
             self._assign(node.target.id, number if static else np.array([number], kind))
             yield from self._statements(node.body)
+        self._leave(node, before)
 
     def _if(self, node: ast.If) -> Steps:
         test = self.value(node.test)

@@ -46,7 +46,8 @@ UNUSUAL = ("infinite value at the end", "a key is NaN", "a value is NaN", "near 
 # Scores of a thousand round by 6e-5 in float32; one that is computed twice, in tiles of two shapes, differs by that.
 TIMES = {"large": 40, "near the end of half": 200}  # of the floor
 DRAWN = (random_program, random_form, random_layer, random_layer)
-MARGIN = 120.0  # seconds for the start of processes, and for the last program's compilation
+START = 600.0  # seconds for the start of all processes, which import torch at once and may share a GPU
+MARGIN = 120.0  # seconds for a program's compilation, from its own beginning
 MASKS = ("keep", "where(m", "masked_fill", "sdpa", "is_causal", "hidden", "nan_to_num", "isnan", "tril", "triu",
          "-math.inf")  # fmt: skip
 SINGLE = ("float32", ".float()", "0.9 **")  # what rounds to float32 in programs of any dtype
@@ -305,19 +306,19 @@ Found = tuple[Counter, dict[tuple[str, str], "Fuzzed | str"]]  # what became of 
 def run(count: int, start: int, settings: FuzzSettings = FuzzSettings(), now=None) -> Found:
     """Counts outcomes of `count` programs, or of as many as there is time for, with an example of each loud one.
 
-    now: a shared dictionary that holds, by the seed, the program that runs and what was found before it: whoever waits
-    for a run that hangs can say at what, and loses nothing.
+    now: a shared dictionary that holds, by the seed, when the first program and the one that runs began, that program,
+    and what was found before it: whoever waits for a run that hangs can say at what, and loses nothing.
     """
-    end = time.monotonic() + settings.seconds
+    first = time.monotonic()
     outcomes: Counter = Counter()
     examples: dict[tuple[str, str], Fuzzed | str] = {}
     random = Random(start)
     for _ in range(count):
         program = drawn(random, settings.extents, settings.with_gradients)
-        if time.monotonic() > end:
+        if time.monotonic() > first + settings.seconds:
             break
         if now is not None:
-            now[start] = str(program), outcomes, examples
+            now[start] = first, time.monotonic(), str(program), outcomes, examples
         try:
             outcome = judge(program, settings.executor, settings.device, settings.strict)
         except torch.AcceleratorError as error:
@@ -347,27 +348,40 @@ def _work(count: int, start: int, settings: FuzzSettings, now=None) -> Found:
     torch.set_num_threads(1)
     if settings.device == "cuda":
         torch.cuda.set_device(start % torch.cuda.device_count())
+        torch.zeros(1, device="cuda")  # the start of a GPU is no program's time
     return run(count, start, settings, now)
 
 
 def results_of(share: int, starts: range, settings: FuzzSettings, work=_work) -> list[Found]:
-    """What each process counted; one that does not end adds a crash, with the program that it was at."""
+    """What each process counted; one that does not end adds a crash, with the program that it was at.
+
+    Clocks start with a process's first program: a slow start is no hang.
+    """
     if len(starts) == 1:
         return [work(share, starts[0], settings)]
     context, found = multiprocessing.get_context("spawn"), []
     with context.Manager() as manager, context.Pool(len(starts)) as pool:
         now = manager.dict()
         waiting = [(start, pool.apply_async(work, (share, start, settings, now))) for start in starts]
-        end = time.monotonic() + settings.seconds + MARGIN
-        for start, result in waiting:
-            try:
-                found.append(result.get(max(0.1, end - time.monotonic())))
-            except multiprocessing.TimeoutError:
-                program, outcomes, examples = now.get(start, ("", Counter(), {}))
-                hangs = ("crash", "does not end")
-                found.append((outcomes + Counter({hangs: 1}), {**examples, hangs: program}))
+        started = time.monotonic()
+        found = [_awaited(result, started, partial(now.get, start), settings.seconds) for start, result in waiting]
         pool.terminate()
     return found
+
+
+def _awaited(result, started: float, last, seconds: float) -> Found:
+    """What a process counted. `last()` is what it said when its last program began, None before its first one."""
+    while True:
+        said = last()
+        end = max(said[0] + seconds, said[1] + MARGIN) if said else started + START
+        try:
+            return result.get(min(1.0, max(0.1, end - time.monotonic())))
+        except multiprocessing.TimeoutError:
+            if time.monotonic() < end or last() != said:
+                continue
+        _, _, program, outcomes, examples = said or (0.0, 0.0, "", Counter(), {})
+        hangs = ("crash", "does not end" if said else "does not start")
+        return outcomes + Counter({hangs: 1}), {**examples, hangs: program}
 
 
 def printed(results: list[Found], starts: range, settings: FuzzSettings) -> int:

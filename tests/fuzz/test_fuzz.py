@@ -4,6 +4,7 @@ So are wrong gradients.
 """
 
 import json
+import multiprocessing
 import time
 from collections import Counter
 from dataclasses import replace
@@ -22,7 +23,7 @@ from tests.fuzz import gradients
 from tests.fuzz.gradients import Answers, difference, movements
 from tests.fuzz.layers import forms, layer, sections
 from tests.fuzz.programs import SMALL, Fuzzed, programs
-from tests.fuzz.run import LOUD, FuzzSettings, compared, judge, printed, results_of, run, shrunk
+from tests.fuzz.run import LOUD, FuzzSettings, _awaited, compared, judge, printed, results_of, run, shrunk
 
 PLAIN = Fuzzed(
     ("s = q @ k.mT", "s = s + bias", "s = s * 0.25", "p = s.softmax(-1)", "o = p @ v", "return o"),
@@ -157,14 +158,15 @@ def test_a_refusal_that_raises_is_counted_as_one(monkeypatch):
 
 def hangs_at_the_second(share, start, settings, now):
     """One program is counted, and the next one takes longer than anybody waits; the other process is done."""
-    now[start] = "the second program", Counter({("fused", "tiled"): 1}), {}
+    began = time.monotonic()
+    now[start] = began, began, "the second program", Counter({("fused", "tiled"): 1}), {}
     time.sleep(100 * (start == 1))
     return Counter({("fused", "tiled"): share}), {}
 
 
 @pytest.mark.slow
 def test_what_was_counted_before_a_program_that_hangs_is_kept(monkeypatch, capsys):
-    monkeypatch.setattr("tests.fuzz.run.MARGIN", 30.0)
+    monkeypatch.setattr("tests.fuzz.run.MARGIN", 5.0)
     settings = FuzzSettings(strict=True, seconds=0.0)
     found = results_of(3, range(2), settings, hangs_at_the_second)
     assert printed(found, range(2), settings) == 1
@@ -174,6 +176,39 @@ def test_what_was_counted_before_a_program_that_hangs_is_kept(monkeypatch, capsy
     assert counted["kinds"] == {"fused": 4, "crash": 1} and counted["programs"] == 5
     assert counted["outcomes"] == [["crash", "does not end", 1], ["fused", "tiled", 4]]
     assert counted["seeds"] == [0, 1] and counted["strict"] and not counted["large"]
+
+
+class Awaited:
+    """A process that is done after some seconds, on a clock that only waiting moves."""
+
+    def __init__(self, monkeypatch, done: float, began: list[float]):
+        self.clock, self.done, self.began = 0.0, done, began
+        monkeypatch.setattr("tests.fuzz.run.time.monotonic", lambda: self.clock)
+
+    def get(self, seconds: float):
+        self.clock += seconds
+        if self.clock < self.done:
+            raise multiprocessing.TimeoutError
+        return Counter({("fused", "tiled"): 3}), {}
+
+    def last(self):
+        programs = [(self.began[0], at, f"program {n}", Counter(), {}) for n, at in enumerate(self.began)]
+        return next((p for p in reversed(programs) if p[1] <= self.clock), None)
+
+
+@pytest.mark.parametrize(
+    "done, began, said",
+    [
+        (700, [590], None),  # a slow start, and a program of 110 seconds
+        (900, [590], "does not end"),
+        (900, [590, 700, 800], None),  # each program has a time of its own
+        (900, [700], "does not start"),
+    ],
+)
+def test_a_slow_start_is_no_hang(monkeypatch, done, began, said):
+    process = Awaited(monkeypatch, done, began)
+    outcomes, _ = _awaited(process, 0.0, process.last, seconds=60.0)
+    assert outcomes == Counter({("crash", said): 1} if said else {("fused", "tiled"): 3})
 
 
 def test_what_eager_refuses_is_no_bug():

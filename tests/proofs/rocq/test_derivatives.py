@@ -37,5 +37,21 @@ def test_every_row_is_stated_or_listed_with_a_reason(op):
         assert f"derivative_of_{op}" in committed().unchecked
 
 
+def test_a_number_that_no_operation_gives_has_a_hypothesis():
+    (text,) = said("erf")
+    assert "c = 2 / sqrt PI -> derivable_pt_lim (fun x => real (error_function (Number x))) x d ->" in text
+
+
+def test_a_cast_changes_nothing_there_and_back():
+    (text,) = said("cast")
+    assert "changes_nothing to_float16 -> changes_nothing to_float32 -> derivable_pt_lim" in text
+    assert "refines (to_float16 (Number g)) (times (Number g) (Number d))" in text
+
+
+def test_a_wrong_row_differs_in_its_right_side():
+    (right,), (wrong,) = (list(derivatives.of_operation("exp", times)) for times in (1.0, 2.0))
+    assert wrong.proposition == right.proposition.replace("(Number d))", "(times (Number d) (Number 2)))")
+
+
 def test_rows_of_constants_are_left_out():
     assert PARTIALS["floor"].op not in derivatives.operations() and "exp" in derivatives.operations()

@@ -21,7 +21,7 @@ def test_operations_of_shipped_laws_have_meanings():
 
 
 def test_an_operation_that_the_provers_know_has_a_meaning_here():
-    assert MEANINGS.keys() - OPERATIONS.keys() == {"pow"}
+    assert MEANINGS.keys() <= OPERATIONS.keys()
 
 
 def test_meanings_are_definitions():

@@ -21,6 +21,23 @@ Sizes = tuple[tuple[int, ...], tuple[int, ...]]
 def of_items(text: str, rows: str, columns: str, sizes: Sizes) -> Found:
     """By function that has items, and by warpgroup: what it does with an item, where each integer of the item stands as
     its values at these sizes of rows and columns, for which the text is the same. Last, all that is no item."""
+    names, count = items(rows, columns, sizes)
+    found: Found = []
+    tree = ast.parse(plain_form(text))
+    for loop in loops_over_items(tree):
+        found += [_of_group(loop.body, {**names, "W": group}, count) for group in range(2)]
+        loop.body = [ast.Pass()]
+    return [*found, ast.unparse(tree)]
+
+
+def loops_over_items(tree: ast.Module) -> list[ast.For]:
+    """The loops of functions that take items."""
+    loops = [next((s for s in getattr(f, "body", ()) if isinstance(s, ast.For)), None) for f in tree.body]
+    return [loop for loop in loops if loop is not None and "item_at" in ast.unparse(loop)]
+
+
+def items(rows: str, columns: str, sizes: Sizes) -> tuple[dict, int]:
+    """Names that have a value for every item at every size, and how many these are."""
     lanes = [(r, c, item) for r, c in product(*sizes) for item in range(BATCHES * HEADS * -(-r // ROWS))]
     table = np.array(lanes, np.int32).T
     blocks = -(-table[0] // ROWS)
@@ -29,14 +46,7 @@ def of_items(text: str, rows: str, columns: str, sizes: Sizes) -> Found:
     names |= {"quotient": lambda item, divisor, shift: item // np.maximum(divisor, 1)}
     names |= {"item_at": lambda *given: table[2]}
     names |= dict.fromkeys(("i_shift", "j_shift", "h_shift", "items"), 0)
-    found: Found = []
-    tree = ast.parse(plain_form(text))
-    for function in tree.body:
-        loop = next((s for s in getattr(function, "body", ()) if isinstance(s, ast.For)), None)
-        if loop is not None and "item_at" in ast.unparse(loop):
-            found += [_of_group(loop.body, {**names, "W": group}, len(lanes)) for group in range(2)]
-            loop.body = [ast.Pass()]
-    return [*found, ast.unparse(tree)]
+    return names, len(lanes)
 
 
 def _of_group(body: list[ast.stmt], names: dict, count: int) -> str:

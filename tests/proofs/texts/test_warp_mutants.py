@@ -1,10 +1,11 @@
 """Wrong texts of kernels whose warps wait for one another are found, or are the same by a model, which decides.
 
 Of waits and arrivals: in every order of the groups of warps each read sees the write that it saw before. Of the rest:
-the plain form is the same, or the integers of every item are, at many sizes.
+the plain form is the same, or the integers of every item and what counts of every tile are, at many sizes.
 """
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import pytest
@@ -15,7 +16,9 @@ from onepass.proofs.texts.check import FAULTS, KernelCheck, Reference, differenc
 from onepass.proofs.texts.mutants import mutants
 from onepass.proofs.texts.warp_mutants import EDITS_OF_WARPS
 from onepass.proofs.warps.interleavings import Orders
+from tests.proofs.texts.free_choices import otherwise, without_choices
 from tests.proofs.texts.scalar_bounds import of_items
+from tests.proofs.texts.tile_masks import count_the_same, of_tiles
 from tests.proofs.warps.test_gluon_interpreter import backward, forward
 from tests.support.on_hopper import pretend_hopper
 
@@ -25,34 +28,27 @@ MOST_STATES = 400_000
 SYNCHRONISATION = (
     r"mbarrier|sync\(|arrive\(|fence_|store_wait|_mma_wait|take_turn|give_turn|together|copy_|a slot fewer|if W =="
 )
-CASES = {  # sizes at which a text is the same: multiprocessors, which of the factors, and the rest
+CASES = {  # sizes at which a text is the same: multiprocessors, which of the factors (None: 0), and the rest
     "forward": [
         (1, 1, {"rows": 200, "columns": 200, "heads": 1}),
         (3, 0, {"rows": 193, "columns": 193, "heads": 2, "batch": 2}),
         (2, 0, {"rows": 330, "columns": 129, "heads": 1}),
         (1, 0, {"rows": 200, "columns": 330, "heads": 1}),
         (1, 2, {"rows": 456, "columns": 456, "heads": 1}),
+        (1, None, {"rows": 200, "columns": 200, "heads": 1}),
     ],
     "backward": [
         (1, 0, {"length": 200, "heads": 1}),
         (1, 0, {"length": 200, "heads": 2}),
         (3, 0, {"length": 232, "heads": 2}),
         (2, 0, {"length": 248, "heads": 2, "batch": 2}),
+        (1, 0, {"length": (248, 184), "heads": 2}),
+        (1, 0, {"length": (184, 232), "heads": 2}),
     ],
 }
 SIZES = {  # of rows and of columns, and at which the text is the same
     "forward": ("i_size", "j_size", ((193, 200, 255, 321, 330, 383, 449), (129, 140, 192, 193, 200, 257, 330, 456))),
-    "backward": ("j_size", "i_0_size", ((200, 208, 224, 232, 248),) * 2),
-}
-REASONS = {  # of a mutant's description; why it computes the same
-    r"adds or not: .*gl\.zeros\(": "what is added is 0",
-    r"number: (gl\.where\(new_scale|float\('-inf'\)).*; in: (shift|mantissa)": "each row of a causal mask has a key",
-    r"rescaled0_0_scale \+ 8\.0": "totals may be rescaled at any growth of the scale: theory/Rescaling.v",
-    r"; in: (if \(tile <|own_(full_begin|full_end|last_row) =)": "a full tile may run as a partial one, and what is "
-    "beyond the last row or column meets a 0 or is not stored",
-    r"(j_exists\[|i_0_exists\[|j_2 < j_size|i_0 < i_0_size)": "what is beyond meets a 0 or is not stored",
-    r"weight != 0\.0": "a weight that is absent is 0, and its product is a finite number",
-    r"done( & 1|\ \+ count - 1)": "all items have an even number of tiles",
+    "backward": ("j_size", "i_0_size", ((184, 200, 208, 224, 232, 248),) * 2),
 }
 
 
@@ -85,7 +81,8 @@ def held(name, monkeypatch, most=None):
     for multiprocessors, factor, sizes in CASES[name][:most]:
         pretend_hopper(monkeypatch, multiprocessors)
         texts = {"forward": forward, "backward": backward}[name]("causal", **sizes)
-        (checked,) = (c for one, c in checks(texts, 2**60, factors(texts)[factor]) if any(k.maps for k in one.calls))
+        times = 0.0 if factor is None else factors(texts)[factor]
+        (checked,) = (c for one, c in checks(texts, 2**60, times) if any(k.maps for k in one.calls))
         found.append(Held(checked, Reference(checked)))
         assert not found[-1].differs(found[0].text, Orders(0)) and found[-1].text == found[0].text
     return found
@@ -143,29 +140,52 @@ def test_mutants_of_waits_and_arrivals_are_found_or_the_same_in_every_order(name
 
 
 def undecided(name, launches, tried):
-    """The survivors that have no reason, and how many do something else with an item, and how many survive of these."""
-    same = of_items(launches[0].text, *SIZES[name])
-    others = [m for m in tried if items_or_fault(m.text, SIZES[name]) != same]
-    found = survivors(launches, others, 0)
-    return [m.what for m in found if not any(re.search(p, m.what) for p in REASONS)], len(others), len(found)
+    """The mutants that are not found, and do something else with an item, or count something else of a tile."""
+    sizes, text = SIZES[name], launches[0].text
+    plain, free, tiles = of_items(text, *sizes), of_items(without_choices(text), *sizes), of_tiles(text, *sizes)
+    found = []
+    for mutant in tried:
+        with suppress(*FAULTS):
+            if of_items(mutant.text, *sizes) == plain:
+                continue
+            counts = count_the_same(tiles, of_tiles(mutant.text, *sizes))
+            if counts and of_items(without_choices(mutant.text), *sizes) == free:
+                continue
+        found.append(mutant)
+    return [mutant.what for mutant in survivors(launches, found, 0)]
 
 
-def items_or_fault(text, sizes):
-    try:
-        return of_items(text, *sizes)
-    except FAULTS as fault:
-        return str(fault)
+@pytest.mark.parametrize("name, several", [("forward", 4), pytest.param("backward", 4, marks=pytest.mark.slow)])
+def test_choices_are_free(name, several, monkeypatch):
+    """Made otherwise, a text computes the same where scores are moderate: when totals are rescaled, and what counts
+    beyond the last row."""
+    launches = [each for each, (_, factor, _) in zip(held(name, monkeypatch), CASES[name]) if not factor]
+    texts = list(otherwise(launches[0].text))
+    assert len(texts) == several and launches[0].text not in texts
+    assert not any(each.differs(text, Orders(0)) for text in texts for each in launches)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_masks_are_read_at_all_sizes(name, monkeypatch):
+    """Each row of a first tile has a key, so no scale is -inf; a mask that lets through more counts otherwise."""
+    text = held(name, monkeypatch, 1)[0].text
+    tiles = of_tiles(text, *SIZES[name])
+    assert len(tiles) == {"forward": 2, "backward": 8}[name] and count_the_same(tiles, tiles)
+    if name == "forward":
+        assert all(visit.counts[visit.running].any(-1).all() for visit in tiles)
+    wrong = re.sub(r"(le_\w+ = .*) <= ", r"\1 < ", text)
+    assert wrong != text and not count_the_same(tiles, of_tiles(wrong, *SIZES[name]))
 
 
 @pytest.mark.parametrize("name", ["forward", pytest.param("backward", marks=pytest.mark.slow)])
 def test_some_mutants_of_indices_and_masks(name, monkeypatch):
     launches = held(name, monkeypatch, 2)
     tried = of_warps(launches[0].text)[False]
-    assert len(tried) > 400 and undecided(name, launches, tried[::53])[0] == []
+    assert len(tried) > 400 and undecided(name, launches, tried[::53]) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name, part", [(name, part) for name in CASES for part in range(4)])
 def test_mutants_of_indices_and_masks_are_found_or_the_same(name, part, monkeypatch):
     launches = held(name, monkeypatch)
-    assert undecided(name, launches, of_warps(launches[0].text)[False][part::4])[0] == []
+    assert undecided(name, launches, of_warps(launches[0].text)[False][part::4]) == []

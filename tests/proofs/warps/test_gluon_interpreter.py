@@ -199,9 +199,11 @@ def test_lists_of_tiles_and_packed_masks(kind, monkeypatch):
 
 
 def backward(kind, config=None, deterministic=False, width=16, length=200, heads=2, batch=1):
+    """length: of rows and columns, or one for each."""
     torch.manual_seed(0)
     heads = 4 if kind == "groups" else heads
-    plan = backward_plan_of(kind, width, rows=length, columns=length, batch=batch, heads=heads)
+    rows, columns = length if isinstance(length, tuple) else (length, length)
+    plan = backward_plan_of(kind, width, rows=rows, columns=columns, batch=batch, heads=heads)
     launcher = JoinedLauncher(plan, joined_config=config, deterministic=deterministic)
     texts = launch_texts(launcher, {t.name: drawn(t) for t in plan.inputs}, {})
     assert launcher.said and sum(one.finish is not None for one in texts) == 1
