@@ -32,6 +32,15 @@ class Refuted(AssertionError):
     """A rule or an equivalence that does not hold; the message has a minimal counterexample.
 
     arguments: the arguments of the two functions, as a tuple of tensors; None for a rule.
+
+    >>> import torch
+    >>> from onepass.testing import Refuted, assert_equivalent
+    >>> try:
+    ...     assert_equivalent(lambda x: x.relu(), lambda x: x.abs(), ["i"])
+    ... except Refuted as found:
+    ...     x, = found.arguments
+    >>> bool((x.relu() == x.abs()).all())
+    False
     """
 
     arguments: tuple | None = None
@@ -44,6 +53,13 @@ def assert_rule(rule: Rule | PatternRule, examples: int = 100, *, shrink: bool =
     where the right side is finite. A bitwise rule, and one under a named assumption, must be NaN on both sides or on
     none. A pattern rule is tested reading by reading; a rule of code is tested on random readings. Raises TypeError if
     it is no rule.
+
+    >>> import onepass
+    >>> @onepass.rule
+    ... def doubled(x):
+    ...     "x + x = 2 · x"
+    ...     return x + x, 2.0 * x
+    >>> onepass.testing.assert_rule(doubled, examples=20)
     """
     needs_hypothesis()
     if isinstance(rule, PatternRule) and rule.rules is not None:
@@ -94,6 +110,10 @@ def assert_equivalent(
     the function that changes less changes as much when every operation has an error of this size.
     sums_may_overflow: skips inputs at which a sum, a product or a quotient of finite numbers leaves the range of the
     dtype, because another order of the same sum may stay in it. Overflow of functions (exp, squares, casts) counts.
+
+    >>> import torch
+    >>> from onepass.testing import assert_equivalent
+    >>> assert_equivalent(lambda x, y: x @ y.mT, lambda x, y: (y @ x.mT).mT, ["b i d", "b j d"], examples=20)
     """
     import torch
 
