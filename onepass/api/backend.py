@@ -47,6 +47,8 @@ def onepass_backend(
     >>> double(torch.ones(2))
     tensor([2., 2.])
     """
+    if isinstance(gm, Mapping):
+        raise InputError(f"onepass_backend takes options by name: onepass_backend(options={dict(gm)!r})")
     if gm is not None and not isinstance(gm, fx.GraphModule):
         given = getattr(gm, "__name__", type(gm).__name__)
         meant = f"torch.compile({given}, backend=onepass.onepass_backend)"

@@ -7,6 +7,7 @@ Example: `assert_equivalent(f, g, ["i d", "j d"])`.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ..egraph.rewrite.pattern_rule import PatternRule
 from ..egraph.rewrite.rule import Rule
 from ..egraph.sampling.compare_sides import difference
+from ..errors import InputError
 
 if TYPE_CHECKING:
     import torch
@@ -101,6 +103,8 @@ def assert_equivalent(
 ) -> None:
     """Raises Refuted with a minimal counterexample if two PyTorch functions differ by more than rounding.
 
+    Raises InputError for inputs that a function does not accept, and ValueError if nothing could be compared.
+
     inputs: a sequence with one entry for each argument: dims as text, such as "b i d" (sizes are drawn, 1 included;
     equal letters are equal sizes), a shape, or a tensor that is used unchanged; or a Hypothesis strategy of argument
     tuples. examples: how many arguments are drawn. Before that, up to eight times as many hostile values are tried.
@@ -119,6 +123,7 @@ def assert_equivalent(
 
     from . import compare
 
+    _refuse_inputs((f, g), inputs)
     dtype = torch.float64 if dtype is None else dtype
     compared = _Comparison((f, g), dtype, compare.tolerance_of(dtype, rtol, atol), sums_may_overflow, empty, seed)
     if not hasattr(inputs, "example") and all(isinstance(a, torch.Tensor) for a in inputs):
@@ -133,6 +138,25 @@ def assert_equivalent(
             _sweep_and_search(draws, compared, examples, seed)
     if not compared.count:
         raise ValueError(_never_compared(compare.names(f, g), compared.skipped))
+
+
+def _refuse_inputs(functions: tuple[Callable, Callable], inputs: Any) -> None:
+    """Raises InputError for a text in place of a list, and for more or fewer entries than a function has arguments."""
+    if isinstance(inputs, str):
+        raise InputError(f"inputs has one entry for each argument: write [{inputs!r}, ...], not {inputs!r}")
+    if hasattr(inputs, "example"):  # a strategy of Hypothesis
+        return
+    many = f"{len(inputs)} entr{'y' if len(inputs) == 1 else 'ies'}"
+    for function in functions:
+        try:
+            signature = inspect.signature(function)
+        except (TypeError, ValueError):  # of C: its own error says it
+            continue
+        try:
+            signature.bind(*inputs)
+        except TypeError as error:
+            called = f"{getattr(function, '__name__', type(function).__name__)}({', '.join(signature.parameters)})"
+            raise InputError(f"inputs has one entry for each argument, here {many}; of {called}: {error}") from error
 
 
 @dataclass
