@@ -25,6 +25,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from platformdirs import user_cache_path
+
 from .. import __version__
 from ..egraph.rewrite.serialization import digest
 from ..lowering.source_folder import (
@@ -57,9 +59,10 @@ def folder() -> Path | None:
     """
     if not keeps() or named_folder():
         return named_folder()
-    base = os.environ.get("LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME")
-    home = os.path.expanduser("~")  # as it stands for a user without one
-    return of_this_user(Path(base or home, "onepass" if base else ".cache/onepass")) if base or home != "~" else None
+    with suppress(RuntimeError):  # a user without a home; older releases of platformdirs say "~/..." then
+        usual = user_cache_path("onepass", appauthor=False)
+        return of_this_user(usual) if usual.is_absolute() else None
+    return None
 
 
 @cache
