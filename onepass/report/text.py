@@ -72,9 +72,11 @@ def law_lines(report: Report) -> Iterator[str]:
             yield f"{name}: not used: {searched}"
         else:
             by_outcome: dict[str, list[str]] = {}
-            for n, said in found.items():
-                by_outcome.setdefault(said, []).append(str(n))
-            yield f"{name}: " + "; ".join(f"{said} (region {', '.join(where)})" for said, where in by_outcome.items())
+            for n, text in found.items():
+                by_outcome.setdefault(text, []).append(str(n))
+            one = len(report.regions) == 1
+            said = (text if one else f"{text} (region {', '.join(where)})" for text, where in by_outcome.items())
+            yield f"{name}: {'; '.join(said)}"
 
 
 def region_laws(region: RegionReport) -> Iterator[tuple[str, str]]:

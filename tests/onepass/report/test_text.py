@@ -8,7 +8,7 @@ import torch
 import onepass
 from onepass import process_state
 from onepass.cli.commands import main
-from onepass.report.records import LawReport
+from onepass.report.records import LawReport, Report
 from onepass.report.text import region_laws
 
 FILE = "import torch\ndef attend(q, k, v):\n    return torch.softmax(q @ k.mT, -1) @ v\n"
@@ -135,3 +135,15 @@ def test_the_command_takes_options_of_the_backend(given, status, said, tmp_path,
     options = [word for text in given for word in ("--option", text)]
     assert main(["explain", f"{tmp_path}/mine.py:attend", *options]) == status
     assert said in "".join(capsys.readouterr())
+
+
+def test_laws_of_several_regions_say_which():
+    region = onepass.explain(attend, *tensors()).regions[0]
+    with_laws = lambda *laws: replace(region, laws=tuple(LawReport(name, used) for name, used in laws))
+    regions = (with_laws(("a", True), ("b", False)), with_laws(("a", True), ("b", False)), with_laws(("c", False)))
+    report = Report(regions, given=("a", "b", "c", "d"))
+    assert report.laws == (
+        "a: used in region 1, 2", f"b: {NOTHING} (region 1, 2)", f"c: {NOTHING} (region 3)",
+        "d: not used: there is no region",
+    )  # fmt: skip
+    assert str(report).splitlines()[-4] == "law a: used in region 1, 2"
