@@ -6,13 +6,15 @@ Example: `fast = onepass.compile(model, strict=True)`.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 from ..errors import InputError
 
 Called = TypeVar("Called", bound=Callable)
-ISOLATED = {"isolate_recompiles": True}  # torch 2.11 may lack it, and recompile_limit: its limit is 8
+ISOLATED = {"isolate_recompiles": True}  # torch 2.11 lacks it, and recompile_limit: its limit is 8
+MAX_GRAPHS_TOGETHER = 256  # of one function there: Dynamo's own limit for a piece of code
 
 
 def isolated(most: int) -> dict[str, Any]:
@@ -21,6 +23,13 @@ def isolated(most: int) -> dict[str, Any]:
 
     known = inspect.signature(torch.compile).parameters
     return {name: value for name, value in {"recompile_limit": most, **ISOLATED}.items() if name in known}
+
+
+def with_room(limits: Mapping[str, Any]) -> AbstractContextManager:
+    """Where `isolated` gave nothing, a function's graphs count together, whoever compiles it: more than 8 are let in."""
+    from torch._dynamo import config
+
+    return nullcontext() if ISOLATED.keys() <= limits.keys() else config.patch(recompile_limit=MAX_GRAPHS_TOGETHER)
 
 
 def compile(
