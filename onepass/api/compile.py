@@ -26,7 +26,7 @@ def isolated(most: int) -> dict[str, Any]:
 
 
 def with_room(limits: Mapping[str, Any]) -> AbstractContextManager:
-    """Where `isolated` gave nothing, a function's graphs count together, whoever compiles it: more than 8 are let in."""
+    """Where `isolated` gave nothing, all graphs of a function count together: more than 8 are let in."""
     from torch._dynamo import config
 
     return nullcontext() if ISOLATED.keys() <= limits.keys() else config.patch(recompile_limit=MAX_GRAPHS_TOGETHER)
