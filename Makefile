@@ -12,7 +12,7 @@ TESTS =
 
 READY = $(if $(filter $(VENV)/bin/python,$(PYTHON)),$(VENV)/.ready)
 # Whether an interpreter has a torch that will do: any known one, or the one that is asked for by number.
-ASKED = $(patsubst torch==%,%,$(filter-out $(DEFAULT_TORCH),$(TORCH)))
+ASKED = $(patsubst torch==%,%,$(firstword $(filter-out $(DEFAULT_TORCH),$(TORCH))))
 HAS_TORCH = -c 'import torch; have, asked = torch.__version__.split("+")[0], "$(ASKED)".split("+")[0]; \
   assert have == asked if asked else tuple(map(int, have.split(".")[:2])) >= (2, 11)' 2>/dev/null
 

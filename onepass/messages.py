@@ -118,7 +118,8 @@ FLEX_ATTENTION = Message(
     "OP204",
     "opaque",
     "{call} is torch's FlexAttention, one operation with score_mod and mask_mod inside, and is left to torch",
-    "write it in plain PyTorch: a product, what score_mod does, torch.where with the mask, a softmax, a product",
+    "write it in plain PyTorch: a product, what score_mod does, torch.where with the mask, a softmax, a product; "
+    "docs/from_flex.md has ten examples",
 )
 FAST_PATH = Message(
     "OP205",

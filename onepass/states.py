@@ -21,6 +21,12 @@ class State(NamedTuple):
     output: [..., queries, width], the mean of the values by softmax weights, in the dtype of the values. logsumexp:
     [..., queries, 1], the natural logarithm of the sum of exponentials of the scores, in float32 or float64. Without
     any key the output is 0 and the logarithm is -inf.
+
+    >>> import onepass, torch
+    >>> q, k, v = torch.randn(3, 8), torch.randn(5, 8), torch.randn(5, 4)
+    >>> output, logsumexp = onepass.state(q, k, v)
+    >>> output.shape, logsumexp.shape
+    (torch.Size([3, 4]), torch.Size([3, 1]))
     """
 
     output: Tensor
@@ -32,6 +38,13 @@ def state(q: Tensor, k: Tensor, v: Tensor, scale: float | None = None, mask: Ten
 
     scale: a factor of the scores; without it, one over the square root of d. mask: true where a key counts, or a
     number that is added to its score; of a shape that broadcasts to [..., queries, keys]. Other scores: `state_of`.
+
+    >>> import onepass, torch
+    >>> q, k, v = torch.randn(3, 8), torch.randn(5, 8), torch.randn(5, 4)
+    >>> causal = torch.arange(5) <= torch.arange(3)[:, None]
+    >>> attend = torch.nn.functional.scaled_dot_product_attention
+    >>> torch.allclose(onepass.state(q, k, v, mask=causal).output, attend(q, k, v, causal), atol=1e-6)
+    True
     """
     scores = q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
     if mask is not None:
@@ -40,7 +53,12 @@ def state(q: Tensor, k: Tensor, v: Tensor, scale: float | None = None, mask: Ten
 
 
 def state_of(scores: Tensor, v: Tensor) -> State:
-    """The state of scores [..., queries, keys], whatever they are made of, with values [..., keys, width]."""
+    """The state of scores [..., queries, keys], whatever they are made of, with values [..., keys, width].
+
+    >>> import onepass, torch
+    >>> onepass.state_of(torch.zeros(1, 2), torch.tensor([[1.0], [3.0]])).output
+    tensor([[2.]])
+    """
     wide = scores if scores.dtype == torch.float64 else scores.float()
     total = wide.logsumexp(-1, keepdim=True)
     mean = wide.softmax(-1).to(v.dtype) @ v
@@ -48,7 +66,14 @@ def state_of(scores: Tensor, v: Tensor) -> State:
 
 
 def merge(*states: State) -> State:
-    """The state of the union of disjoint sets of keys. One state is itself. Raises ValueError without any."""
+    """The state of the union of disjoint sets of keys. One state is itself. Raises ValueError without any.
+
+    >>> import onepass, torch
+    >>> q, k, v = torch.randn(3, 8), torch.randn(6, 8), torch.randn(6, 4)
+    >>> merged = onepass.merge(onepass.state(q, k[:2], v[:2]), onepass.state(q, k[2:], v[2:]))
+    >>> torch.allclose(merged.output, onepass.state(q, k, v).output, atol=1e-6)
+    True
+    """
     if not states:
         raise ValueError("merge needs at least one state: there is no shape to make an empty one of")
     top = states[0].logsumexp
@@ -62,6 +87,12 @@ def merge_over(states: State, dim: int) -> State:
     """The state of the union along a dim of stacked states, as they are for parts of a split sequence.
 
     dim: an axis of both tensors, none of their last two. Raises ValueError for one of these.
+
+    >>> import onepass, torch
+    >>> q, k, v = torch.randn(3, 8), torch.randn(6, 8), torch.randn(6, 4)
+    >>> parts = onepass.state(q, k.view(2, 3, 8), v.view(2, 3, 4))  # two parts of three keys
+    >>> torch.allclose(onepass.merge_over(parts, 0).output, onepass.state(q, k, v).output, atol=1e-6)
+    True
     """
     if dim % states.output.ndim >= states.output.ndim - 2:
         raise ValueError(f"dim {dim} is one of the last two axes, which are the queries and their values")

@@ -41,6 +41,15 @@ def rule(
     "index" for an integer term, "dtype" or "monoid" for an attribute, "operator" for an operation. `when` gets the same
     variables and returns a guard or a tuple of guards. `exact` is a name of EXACTNESS or ASSUMPTIONS.
     Raises RuleError naming the rule, the variable and the line.
+
+    >>> import onepass
+    >>> from onepass.egraph.ops import sum_over
+    >>> @onepass.rule(when=lambda c: onepass.independent(c, of="j"))
+    ... def factor_out_of_sum(s: "j", c):
+    ...     "Σ_j (s · c) = (Σ_j s) · c"
+    ...     return sum_over("j", s * c), sum_over("j", s) * c
+    >>> onepass.check(factor_out_of_sum).status
+    'proved'
     """
     if function is None:
         return lambda f: rule(f, when=when, both=both, exact=exact, trust=trust, device=device, **other)

@@ -141,7 +141,17 @@ CLASS_GUARDS = ("operation_of", *CLASSES)  # only about operators and monoids: d
 
 
 def independent(x: Term, of: Dim | str) -> Guard:
-    """x does not depend on the dim."""
+    """x does not depend on the dim.
+
+    >>> import onepass
+    >>> from onepass.egraph.ops import sum_over
+    >>> @onepass.rule(when=lambda c: onepass.independent(c, of="j"))
+    ... def divisor_out_of_a_sum(s: "j", c):
+    ...     "Σ_j (s / c) = (Σ_j s) / c"
+    ...     return sum_over("j", s / c), sum_over("j", s) / c
+    >>> print(divisor_out_of_a_sum.guards[0])
+    c does not depend on j
+    """
     return Guard("independent", (x, Dim(of) if isinstance(of, str) else of))
 
 
@@ -161,7 +171,17 @@ def not_constant(x: Term) -> Guard:
 
 
 def positive(x: Term) -> Guard:
-    """x is a literal, finite and > 0."""
+    """x is a literal, finite and > 0.
+
+    >>> import onepass
+    >>> from onepass.egraph.ops import max_over
+    >>> @onepass.rule(when=lambda c: onepass.positive(c))
+    ... def factor_out_of_a_maximum(s: "j", c: "constant"):
+    ...     "max_j (s · c) = (max_j s) · c"
+    ...     return max_over("j", s * c), max_over("j", s) * c
+    >>> onepass.check(factor_out_of_a_maximum).status
+    'proved'
+    """
     return Guard("positive", (x,))
 
 

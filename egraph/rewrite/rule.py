@@ -59,6 +59,14 @@ class Rule:
     variables: name and annotation of each, as in the signature; an annotation names dims or a kind. exact: "bitwise",
     "reassociates", or an assumption of ASSUMPTIONS. both: the law is also used from right to left. trusted: the author
     vouches for it, so it is used without a proof.
+
+    >>> import onepass
+    >>> @onepass.rule
+    ... def doubled(x):
+    ...     "x + x = 2 · x"
+    ...     return x + x, 2.0 * x
+    >>> isinstance(doubled, onepass.Rule), doubled.name
+    (True, 'doubled')
     """
 
     name: str

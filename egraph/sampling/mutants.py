@@ -23,7 +23,16 @@ OTHER_MONOID = {"sum": "max", "max": "min", "min": "max", "prod": "sum", "any": 
 
 
 def mutants(rule: Rule) -> Iterator[Rule]:
-    """The well-formed rules that differ from the given one in one place. The name says what was changed."""
+    """The well-formed rules that differ from the given one in one place. The name says what was changed.
+
+    >>> import onepass
+    >>> @onepass.rule
+    ... def doubled(x):
+    ...     "x + x = 2 · x"
+    ...     return x + x, 2.0 * x
+    >>> next(onepass.testing.mutants(doubled)).name
+    'doubled with add for mul on the right'
+    """
     seen = {(rule.left, rule.right, rule.guards)}
     for what, changed in _changes(rule):
         mutant = replace(changed, name=f"{rule.name} with {what}")

@@ -50,7 +50,19 @@ OTHER_DIM = "which the rule does not name: a law holds along every other dim, to
 
 @dataclass(frozen=True)
 class Instance:
-    """A rule with values for its variables: both sides as terms, the arrays that they load, and the binding."""
+    """A rule with values for its variables: both sides as terms, the arrays that they load, and the binding.
+
+    >>> import onepass
+    >>> from hypothesis import given
+    >>> @onepass.rule
+    ... def doubled(x):
+    ...     "x + x = 2 · x"
+    ...     return x + x, 2.0 * x
+    >>> @given(onepass.testing.instances(doubled))
+    ... def test(instance):
+    ...     assert instance.rule is doubled and "x" in instance.binding
+    >>> test()
+    """
 
     rule: Rule | PatternRule
     left: Term

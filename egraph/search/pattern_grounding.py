@@ -43,9 +43,13 @@ class GroundInstance:
 
 @dataclass
 class Grounded:
-    """Plain rules, some of them about the region, and for each rule how often it declined for which reason."""
+    """Plain rules, some of them about the region, and for each rule how often it declined for which reason.
+
+    names: of each rule that was given, the plain rules that it became.
+    """
 
     rules: tuple[Rule, ...] = ()
+    names: dict[str, tuple[str, ...]] = field(default_factory=dict)
     declined: dict[str, dict[str, int]] = field(default_factory=dict)
 
 
@@ -54,20 +58,23 @@ def ground(given: Sequence[Rule | PatternRule], regions: Sequence[Term], device:
 
     Raises RuleError if the code of a right side fails, CertificateError if a result cannot be verified.
     """
-    rules, declined = [], {}
+    became: dict[str, tuple[Rule, ...]] = {}
+    declined: dict[str, dict[str, int]] = {}
     for each in given:
+        became[each.name] = ()
         if isinstance(each, Rule):
-            rules.append(each)
+            became[each.name] = (each,)
         elif each.device not in (None, device):
             declined[each.name] = {f"it is for {each.device} only": 1}
         elif readable(each):
-            rules += each.rules
+            became[each.name] = tuple(each.rules)
         else:
             found, reasons = _instances(each, regions)
-            rules += [instance.rule for instance in found]
+            became[each.name] = tuple(instance.rule for instance in found)
             if reasons:
                 declined[each.name] = dict(reasons)
-    return Grounded(tuple(rules), declined)
+    names = {name: tuple(rule.name for rule in rules) for name, rules in became.items()}
+    return Grounded(tuple(rule for rules in became.values() for rule in rules), names, declined)
 
 
 def readable(rule: PatternRule) -> bool:

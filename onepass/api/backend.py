@@ -41,7 +41,14 @@ def onepass_backend(
 
     Without a graph it returns a backend with these options, so that bad options raise at once and not in the first
     call. Raises OptionError, RuleRefuted and RuleUnproved; InputError if the first argument is no graph of Dynamo.
+
+    >>> import onepass, torch
+    >>> double = torch.compile(lambda x: x + x, backend=onepass.onepass_backend, options={"inner": "eager"})
+    >>> double(torch.ones(2))
+    tensor([2., 2.])
     """
+    if isinstance(gm, Mapping):
+        raise InputError(f"onepass_backend takes options by name: onepass_backend(options={dict(gm)!r})")
     if gm is not None and not isinstance(gm, fx.GraphModule):
         given = getattr(gm, "__name__", type(gm).__name__)
         meant = f"torch.compile({given}, backend=onepass.onepass_backend)"

@@ -6,13 +6,15 @@ Example: `fast = onepass.compile(model, strict=True)`.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 from ..errors import InputError
 
 Called = TypeVar("Called", bound=Callable)
-ISOLATED = {"isolate_recompiles": True}  # torch 2.11 may lack it, and recompile_limit: its limit is 8
+ISOLATED = {"isolate_recompiles": True}  # torch 2.11 lacks it, and recompile_limit: its limit is 8
+MAX_GRAPHS_TOGETHER = 256  # of one function there: Dynamo's own limit for a piece of code
 
 
 def isolated(most: int) -> dict[str, Any]:
@@ -23,6 +25,13 @@ def isolated(most: int) -> dict[str, Any]:
     return {name: value for name, value in {"recompile_limit": most, **ISOLATED}.items() if name in known}
 
 
+def with_room(limits: Mapping[str, Any]) -> AbstractContextManager:
+    """Where `isolated` gave nothing, all graphs of a function count together: more than 8 are let in."""
+    from torch._dynamo import config
+
+    return nullcontext() if ISOLATED.keys() <= limits.keys() else config.patch(recompile_limit=MAX_GRAPHS_TOGETHER)
+
+
 def compile(
     function: Called, *, dynamic: bool | None = None, fullgraph: bool = False, mode: str | None = None, **options: Any
 ) -> Called:
@@ -30,6 +39,14 @@ def compile(
 
     dynamic, fullgraph, mode: those of torch.compile. options: those of the backend, such as rules=[...] or strict=True.
     Raises OptionError, RuleRefuted and RuleUnproved at once, and InputError for a value that is no function.
+
+    >>> import onepass, torch
+    >>> def attend(q, k, v):
+    ...     return torch.softmax(q @ k.mT / 8, -1) @ v
+    >>> q, k, v = (torch.randn(2, 4, 32, 64) for _ in range(3))
+    >>> fast = onepass.compile(attend, inner="eager", require="all")
+    >>> torch.allclose(fast(q, k, v), attend(q, k, v), atol=1e-5)
+    True
     """
     import torch
 

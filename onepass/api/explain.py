@@ -29,6 +29,14 @@ def explain(
     region's report has a record of these in full. If no input needs a gradient, all floating ones are taken to.
     Raises OptionError for unknown options, NotFused where the option require does not hold, InputError for inputs that
     the function does not accept, and the errors of the function.
+
+    >>> import onepass, torch
+    >>> def attend(q, k, v):
+    ...     return torch.softmax(q @ k.mT / 8, -1) @ v
+    >>> q, k, v = (torch.randn(2, 4, 32, 64) for _ in range(3))
+    >>> report = onepass.explain(attend, q, k, v)
+    >>> print(str(report).splitlines()[0])
+    onepass: 1 fused, 0 left as written, in 1 graph
     """
     import torch
     from torch._dynamo import config
@@ -130,4 +138,5 @@ def merged(graphs: Iterable[Report]) -> Report:
     refusals = tuple(dict.fromkeys(r for report in graphs for r in report.refusals))
     failures = tuple(dict.fromkeys(f for report in graphs for f in report.failures))
     breaks = tuple(dict.fromkeys(b for report in graphs for b in report.breaks))
-    return Report(regions, refusals, failures, len(graphs), breaks)
+    given = tuple(dict.fromkeys(name for report in graphs for name in report.given))
+    return Report(regions, refusals, failures, len(graphs), breaks, given=given)

@@ -28,6 +28,14 @@ class GraphPass(CustomGraphPass):
     aot: where packages of AOTInductor must run. "anywhere": their regions stay as written. "python": they are fused,
     and need a process that has imported onepass.operator.
     Raises OptionError, RuleRefuted or RuleUnproved when it is made, before any model is compiled.
+
+    >>> import onepass, torch
+    >>> def attend(q, k, v):
+    ...     return torch.softmax(q @ k.mT / 8, -1) @ v
+    >>> q, k, v = (torch.randn(2, 4, 32, 64) for _ in range(3))
+    >>> fast = torch.compile(attend, options={"pre_grad_custom_pass": onepass.GraphPass(strict=True)})
+    >>> torch.allclose(fast(q, k, v), attend(q, k, v), atol=1e-5)
+    True
     """
 
     def __init__(

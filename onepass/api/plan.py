@@ -21,7 +21,7 @@ from ..report.requirements import hold
 from ..runtime.executors import ORIGINAL
 from ..runtime.region_call import CALLING, PlannedCalls, prepares
 from .backend import Backend
-from .compile import isolated
+from .compile import isolated, with_room
 from .explain import merged
 
 MAX_CALLS = 16  # of the function, to prepare it
@@ -81,7 +81,8 @@ class ServingPlan:
         limits = isolated(MAX_GRAPHS)
         self._compiled = torch.compile(function, backend=compiled_before, fullgraph=True, dynamic=False, **limits)
         try:
-            self._prepare(examples)
+            with with_room(limits):
+                self._prepare(examples)
         except exc.FailOnRecompileLimitHit as error:
             raise NotPrepared(COMPILED_ANEW.format(name=self.name) + ", at each call") from error
         except exc.TorchDynamoException as error:

@@ -32,7 +32,8 @@ def run(chosen: Namespace) -> int:
         removed = disk_cache.clear(), disk_cache.clear_texts()
         print(f"removed {removed[0]} entries and {removed[1]} kernel texts from {place}")
         return int(sum(removed) < len(entries) + len(texts))
-    print(f"{len(entries)} entries, {_megabytes(entries)}; {len(texts)} kernel texts, {_megabytes(texts)}; in {place}")
+    held = f"{len(entries)} entries, {_megabytes(entries)}; {len(texts)} kernel texts, {_megabytes(texts)}; in {place}"
+    print(f"{held}; at most {disk_cache.limit() / 1e6:g} MB (ONEPASS_CACHE_MB)")
     return 0
 
 

@@ -11,11 +11,13 @@ import gc
 import importlib
 import os
 import runpy
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from textwrap import fill
 from typing import Any, NoReturn
 
 from .. import __version__
@@ -24,6 +26,8 @@ from .values import CommandParser
 
 MISUSED = 2
 OBJECTS_BEFORE_A_COLLECTION = 100_000
+INDENT_OF_A_TEXT = 14  # of a line of a region: two spaces, then its label
+MIN_WIDTH = 60  # of a terminal
 INTERRUPTED = 130  # as a shell says of Ctrl-C
 UNNAMED = """not found by name: its entry point comes with an installed package (`pip install -e .` in a checkout);
           without one write `import onepass` and backend=onepass.onepass_backend"""
@@ -126,13 +130,28 @@ def _explain(chosen) -> int:
         path = Path(chosen.target.rpartition(":")[0]).resolve()
         print(f"onepass explain: {chosen.target} fails: {error_line(error, path)}", file=sys.stderr)
         return MISUSED
-    print(report.json() if chosen.json else report)
+    print(report.json() if chosen.json else _shown(str(report)))
     try:
         _write(report, chosen)
     except OSError as error:
         print(f"onepass explain: cannot write {error.filename}: {error.strerror}", file=sys.stderr)
         return MISUSED
     return 1 if report.failures else 0
+
+
+def _shown(text: str) -> str:
+    """A report for people: files below this folder by relative paths and, on a terminal, lines no wider than it is."""
+    text = text.replace(f"{Path.cwd()}{os.sep}", "")
+    if not sys.stdout.isatty():
+        return text
+    width = max(MIN_WIDTH, shutil.get_terminal_size().columns)
+    return "\n".join(_folded(line, width) for line in text.splitlines())
+
+
+def _folded(line: str, width: int) -> str:
+    """The line, gone on with below its text where it is too wide."""
+    indent = " " * (INDENT_OF_A_TEXT if line.startswith("  ") else 0)
+    return fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def _working(what: str) -> AbstractContextManager:

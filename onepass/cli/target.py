@@ -15,7 +15,8 @@ from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..errors import OptionError
+from ..api.explain import refuse_call
+from ..errors import InputError, OptionError
 from .inputs import InputChoice, TargetError, TargetFunction, made, needed, placed, tensors
 from .values import GivenShape
 
@@ -117,13 +118,16 @@ def _with_inputs(function, name: str, module, file: str) -> TargetFunction:
         return _guess(function, name, file)
     try:
         given = companion()
-        return (
-            TargetFunction(function, (), given)
-            if isinstance(given, Mapping)
-            else TargetFunction(function, tuple(given))
-        )
+        keywords = given if isinstance(given, Mapping) else {}
+        inputs = () if keywords is given else tuple(given)
     except Exception as error:
         raise TargetError(f"example_inputs of {file} fails: {error_line(error, Path(file).resolve())}") from error
+    try:
+        refuse_call(function, inputs, keywords)
+    except InputError as error:
+        own = f"give --shape, or write `{name}.example_inputs = ...`, a function for {name} alone"
+        raise TargetError(f"example_inputs of {file} does not fit {name}: {error}; {own}") from error
+    return TargetFunction(function, inputs, keywords)
 
 
 def _guess(function, name: str, file: str) -> TargetFunction:

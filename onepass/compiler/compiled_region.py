@@ -18,8 +18,10 @@ from keyword import iskeyword
 from ..egraph.derivation import ledger
 from ..egraph.derivation.certificate import Derivation
 from ..egraph.forks import cached_property, lock
+from ..egraph.rewrite.pattern_rule import PatternRule
 from ..egraph.rewrite.rule import Rule
 from ..egraph.rewrite.serialization import digest
+from ..egraph.search.pattern_grounding import Grounded, ground
 from ..egraph.terms.printing import show, show_let
 from ..egraph.terms.term import Term, TermError
 from ..egraph.terms.traversal import tensors
@@ -33,7 +35,7 @@ from ..lowering.masks.loop_ranges import without_clamps
 from ..lowering.plan.records import Kernel, NotPlannable, Plan
 from ..lowering.source_folder import write_source
 from ..process_state import keep_latest, registered
-from ..report.records import KernelReport, RegionData, RegionReport, Step
+from ..report.records import KernelReport, LawReport, RegionData, RegionReport, Step
 from ..rules import ALL
 from ..translate.index_bounds import BoundsCondition
 from . import disk_cache
@@ -119,7 +121,9 @@ def make(program: Program, options: Options, strides: Sequence = (), hints: Mapp
     strides: of every result, as `Strides`; contiguous if there are none. hints: numbers for symbolic sizes.
     """
     device = program.inputs[0].meta.device if program.inputs else "cpu"
-    options, notes = _resolved(program, options, device)
+    given = options.rules
+    grounded = _grounded(program, options, device)
+    options = replace(options, rules=grounded.rules)
     key = disk_cache.key(digest([canonical(program).digest(), options.carried(), list(strides)]), device)
     with _LOCK:
         found = _BY_KEY.get(key)
@@ -130,7 +134,9 @@ def make(program: Program, options: Options, strides: Sequence = (), hints: Mapp
         else:
             found = _restore(key, program, options, strides) or _search(key, program, options, strides, hints or {})
             keep_latest(_BY_KEY, key, found, MAX_REGIONS_KEPT)
-    return replace(found, report=replace(found.report, notes=notes + found.report.notes)) if notes else found
+    if not given:
+        return found
+    return replace(found, report=replace(found.report, laws=_laws(given, grounded, found.report)))
 
 
 def canonical(program: Program, inputs: Sequence[str] | None = None) -> Program:
@@ -153,20 +159,28 @@ def canonical(program: Program, inputs: Sequence[str] | None = None) -> Program:
     return Program(renamed_inputs, nodes, tuple(names[output] for output in program.outputs))
 
 
-def _resolved(program: Program, options: Options, device: str) -> tuple[Options, tuple[str, ...]]:
-    """The options with ordinary rules only, so that they can be carried; and what became of rules that declined."""
+def _grounded(program: Program, options: Options, device: str) -> Grounded:
+    """The rules of the options as ordinary rules only, so that they can be carried."""
     if all(isinstance(rule, Rule) for rule in options.rules):
-        return options, ()
+        return ground(options.rules, ())
     from ..translate.translate import translate
     from .optimize import resolve
 
-    found = resolve([result.term for result in translate(program).results], options.rules, device)
-    notes = tuple(
-        f"rule {name} declined{f' {times} times' if times > 1 else ''}: {reason}"
-        for name, reasons in found.declined.items()
-        for reason, times in reasons.items()
-    )
-    return replace(options, rules=found.rules), notes
+    return resolve([result.term for result in translate(program).results], options.rules, device)
+
+
+def _laws(given: Iterable[Rule | PatternRule], grounded: Grounded, report: RegionReport) -> tuple[LawReport, ...]:
+    """What became of each rule that was given: whoever wrote it wants to know."""
+    used = {step.rule for step in report.derivation}
+    counts = report.statistics.get("matches", {})
+    limits = [stop for stop in dict(report.statistics.get("stop", {})).values() if stop != "saturated"]
+    found = []
+    for rule in given:
+        names = grounded.names[rule.name]
+        matches = sum(counts.get(name, 0) for name in names)
+        declined = tuple(grounded.declined.get(rule.name, {}).items())
+        found.append(LawReport(rule.name, not used.isdisjoint(names), matches, declined, (limits or [""])[0]))
+    return tuple(found)
 
 
 def _search(key: str, program: Program, options: Options, strides, hints) -> Fused:
@@ -269,15 +283,8 @@ def _report(key: str, program: Program, options: Options, found: Optimized, body
         notes=(
             *(UNPROVED.format(name) for name in ledger.unproved(ALL)),
             *((SEEDED,) if program.draws else ()),
-            *(_unused(rule.name, found) for rule in options.rules if rule.name not in found.fired),
         ),
     )
-
-
-def _unused(name: str, found: Optimized) -> str:
-    """Why a rule that was given has no step: whoever wrote it wants to know."""
-    times = found.statistics.get("matches", {}).get(name, 0)
-    return f"rule {name}: " + (f"{times} matches, the form chosen does without it" if times else "it matched nothing")
 
 
 def with_bytes(found: Fused, hints: Mapping[str, int]) -> Fused:

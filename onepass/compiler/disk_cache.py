@@ -25,6 +25,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from platformdirs import user_cache_path
+
 from .. import __version__
 from ..egraph.rewrite.serialization import digest
 from ..lowering.source_folder import (
@@ -43,6 +45,9 @@ if TYPE_CHECKING:
 
 FORMAT = 3
 MAX_BYTES_OF_AN_ENTRY = 1 << 26
+DEFAULT_MEGABYTES = 500.0
+KEPT_SHARE = 0.9  # of the limit, where it was passed: the next writes find room
+WRITES_BETWEEN_LOOKS = 64
 CODE = (".py", ".toml", ".json")  # code, and the tables that it reads
 log = logging.getLogger(__name__)
 
@@ -54,9 +59,10 @@ def folder() -> Path | None:
     """
     if not keeps() or named_folder():
         return named_folder()
-    base = os.environ.get("LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME")
-    home = os.path.expanduser("~")  # as it stands for a user without one
-    return of_this_user(Path(base or home, "onepass" if base else ".cache/onepass")) if base or home != "~" else None
+    with suppress(RuntimeError):  # a user without a home; older releases of platformdirs say "~/..." then
+        usual = user_cache_path("onepass", appauthor=False)
+        return of_this_user(usual) if usual.is_absolute() else None
+    return None
 
 
 @cache
@@ -139,6 +145,8 @@ def write(name: str, body: dict) -> bool:
         signature = _signature(_signing_key(place) or _new_signing_key(place), name, body)
         entry = {"format": FORMAT, "key": name, "signature": signature, "body": body}
         write_whole(path, json.dumps(entry, sort_keys=True))
+        if int(name[:2], 16) % WRITES_BETWEEN_LOOKS == 0:  # names are digests: one in so many
+            hold_to_limit()
         return True
     except (OSError, TypeError, ValueError) as error:
         log.warning("onepass: cache entry %s is not stored: %s", path, error)
@@ -166,6 +174,37 @@ def clear() -> int:
 def clear_texts() -> int:
     """Removes the copies of kernels' texts, which are for people and which nothing reads; the number removed."""
     return sum(_unlink(found.path) for found in texts())
+
+
+def limit() -> float:
+    """How many bytes entries and kernels' texts may have, by ONEPASS_CACHE_MB."""
+    said = os.environ.get("ONEPASS_CACHE_MB", "").strip()
+    try:
+        megabytes = float(said or DEFAULT_MEGABYTES)
+        if megabytes >= 0:
+            return megabytes * 1e6
+    except ValueError:
+        pass
+    log.warning("onepass: ONEPASS_CACHE_MB=%s is no number of megabytes: %g is used", said, DEFAULT_MEGABYTES)
+    return DEFAULT_MEGABYTES * 1e6
+
+
+def hold_to_limit() -> int:
+    """Removes what was written first, where all is more than the limit; the number removed.
+
+    What is needed again is computed again, as after `clear`.
+    """
+    kept, most = sorted((*entries(), *texts()), key=lambda file: file.written), limit()
+    total = sum(file.bytes for file in kept)
+    if total <= most:
+        return 0
+    removed = 0
+    for file in kept:
+        if total <= KEPT_SHARE * most:
+            break
+        removed += _unlink(file.path)
+        total -= file.bytes
+    return removed
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,14 @@ def check(rule: Rule | PatternRule) -> Any:
 
     A pattern rule is what its readings are: refuted if one is, proved if all are. Raises TypeError for what is no rule.
     Loads the provers; nothing is remembered here.
+
+    >>> import onepass
+    >>> @onepass.rule
+    ... def square_of_a_sum(a, b):
+    ...     "(a + b)² = a² + b²"
+    ...     return (a + b) * (a + b), a * a + b * b
+    >>> onepass.check(square_of_a_sum).status
+    'refuted'
     """
     from ..proofs.check import check as decided
     from ..proofs.verdict import Verdict

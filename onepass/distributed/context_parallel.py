@@ -49,6 +49,12 @@ def context_parallel(
 
     Raises InputError for arguments that do not fit; Refusal, at the first call, for a function of which it is not
     proved that its states merge: one that reads places of keys, or reduces over keys in another way than by a softmax.
+
+    In each of two processes, which torchrun started; docs/many_gpus.md has a whole program:
+
+    >>> mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("cp",))  # doctest: +SKIP
+    >>> shared = onepass.context_parallel(attend, mesh, "cp")  # doctest: +SKIP
+    >>> my_rows = shared(my_q, my_k, my_v)  # doctest: +SKIP
     """
     if not callable(function):
         kind = type(function).__name__

@@ -73,7 +73,8 @@ class Rewriting:
     def report(self) -> Report:
         """What was done, without repetitions."""
         regions = tuple(self.reports.values())
-        return Report(regions, tuple(dict.fromkeys(self.refusals)), tuple(dict.fromkeys(self.failures)))
+        given = tuple(rule.name for rule in self.options.rules)
+        return Report(regions, tuple(dict.fromkeys(self.refusals)), tuple(dict.fromkeys(self.failures)), given=given)
 
     def note_failure(self, error: Exception, where: str) -> None:
         """Logs the error and adds it to the report. Raises it if strict."""

@@ -139,13 +139,13 @@ def _answers(report: Report, regions: list[RegionView]) -> list[Answer]:
 
 def _is_fused(report: Report) -> Answer:
     question, fused, left = "Is it fused?", report.fused, report.left
-    graphs = f"in {report.graphs} graph{'' if report.graphs == 1 else 's'}"
+    lines = (f"in {report.graphs} graph{'' if report.graphs == 1 else 's'}", *(f"law {law}" for law in report.laws))
     if fused and not left:
-        return Answer(question, f"Yes: {_many(fused, 'region')}", "good", (graphs,))
+        return Answer(question, f"Yes: {_many(fused, 'region')}", "good", lines)
     if fused:
-        return Answer(question, f"In part: {fused} of {fused + left} regions", "part", (graphs,))
+        return Answer(question, f"In part: {fused} of {fused + left} regions", "part", lines)
     said = f"No: {_many(left, 'region')} left as written" if left else "No: nothing was found to fuse"
-    return Answer(question, said, "bad", (graphs,))
+    return Answer(question, said, "bad", lines)
 
 
 def _why_not(report: Report) -> Answer:

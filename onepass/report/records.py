@@ -17,7 +17,8 @@ from ..egraph.derivation.certificate import Derivation
 from ..lowering.plan.records import Plan
 from ..messages import Message
 from ..process_state import keep_latest, registered
-from .text import derivative_lines, headline, notebook_cell, region_headline, region_lines, report_lines
+from .text import derivative_lines, headline, law_lines, law_outcome, notebook_cell, region_headline, region_lines
+from .text import report_lines as lines_of_report
 
 CERTIFICATE_FORMAT = 1
 
@@ -30,6 +31,24 @@ class Step:
     law: str
     exact: str = ""
     trusted: bool = False
+
+
+@dataclass(frozen=True)
+class LawReport:
+    """What became, in one region, of a law that was given: whether a derivation of a result uses it.
+
+    matches: how often the search found a side of it. declined: why and how often it gave no right side. stopped: the
+    limit at which the search ended; empty if it ended by itself.
+    """
+
+    name: str
+    used: bool
+    matches: int = 0
+    declined: tuple[tuple[str, int], ...] = ()
+    stopped: str = ""
+
+    def __str__(self) -> str:
+        return law_outcome(self)
 
 
 class Steps(tuple[Step, ...]):
@@ -163,6 +182,7 @@ class RegionReport:
     deterministic: whether the plan adds in a fixed order; the backward's line says it of its own plan.
     invariant: what is fixed so that bits of a row depend on that row alone; empty where nothing is.
     gradients, tangents: of what was derived, where `explain` is asked for it.
+    laws: what became of each law that was given.
     lines: the user's lines of the operations, in order. layers: paths of the modules that have the region.
     data: what its page is computed from; no part of the text or of JSON.
     """
@@ -200,6 +220,7 @@ class RegionReport:
     tangents: DerivativeReport | None = None
     lines: tuple[str, ...] = ()
     layers: tuple[str, ...] = ()
+    laws: tuple[LawReport, ...] = ()
     data: RegionData | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self):
@@ -232,7 +253,14 @@ class RegionReport:
 class Report:
     """Everything about one compiled function: its regions, what was refused, and what failed inside onepass.
 
-    breaks: where Dynamo ends one graph and begins another, with its reason.
+    breaks: where Dynamo ends one graph and begins another, with its reason. given: names of the laws that were given.
+
+    >>> import onepass, torch
+    >>> def attend(q, k, v):
+    ...     return torch.softmax(q @ k.mT, -1) @ v
+    >>> report = onepass.explain(attend, *(torch.randn(2, 300, 64) for _ in range(3)))
+    >>> report, report.passes
+    (<Report: 1 fused>, (3, 1))
     """
 
     regions: tuple[RegionReport, ...] = ()
@@ -241,6 +269,7 @@ class Report:
     graphs: int = 1
     breaks: tuple[Refused, ...] = ()
     title: str = field(default="", compare=False)
+    given: tuple[str, ...] = ()
 
     @property
     def fused(self) -> int:
@@ -284,8 +313,13 @@ class Report:
     def trusted(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(t for region in self.regions for t in region.trusted))
 
+    @property
+    def laws(self) -> tuple[str, ...]:
+        """What became of each law that was given, in all regions: a sentence for each."""
+        return tuple(law_lines(self))
+
     def __str__(self) -> str:
-        return "\n".join(report_lines(self))
+        return "\n".join(lines_of_report(self))
 
     def __repr__(self) -> str:
         return f"<Report: {headline(self)}>"
@@ -299,7 +333,8 @@ class Report:
         data = asdict(plain) | {"passes": self.passes, "bytes": self.bytes}
         for written, region in zip(data["regions"], self.regions, strict=True):
             written["proof"] = str(region.derivation)
-        return json.dumps(data | {"assumptions": self.assumptions, "trusted": self.trusted}, indent=1, default=str)
+        data |= {"assumptions": self.assumptions, "trusted": self.trusted, "laws": self.laws}
+        return json.dumps(data, indent=1, default=str)
 
     def certificate(self) -> str:
         """The certificates of every result and of every derivative, as the text that `python -m onepass verify` reads.
@@ -389,7 +424,16 @@ def _saw(key: str, **fields: Any) -> None:
 
 
 def reports() -> tuple[Report, ...]:
-    """The newest 256 reports of this process, oldest first; programs out of a compiler's cache are in one last."""
+    """The newest 256 reports of this process, oldest first; programs out of a compiler's cache are in one last.
+
+    >>> import onepass, torch
+    >>> def attend(q, k, v):
+    ...     return torch.softmax(q @ k.mT / 8, -1) @ v
+    >>> inputs = [torch.randn(2, 4, 32, 64) for _ in range(3)]
+    >>> result = onepass.compile(attend, inner="eager")(*inputs)
+    >>> onepass.reports()[-1].fused
+    1
+    """
     kept = [as_seen(report) for report in _REPORTS.values()]
     seen = {region.key for report in kept for region in report.regions}
     cached = tuple(region for key, region in _ATTACHED.items() if key not in seen)

@@ -18,7 +18,7 @@ from .derivation_view import DerivationView, LawView, derivation_view, law_views
 from .loop_nest import loop_nest
 from .marked_source import SourceView, source_views
 from .mask_svg import MaskView, mask_views, percent
-from .text import LABEL, bytes_text, derivative_lines, in_loops, runner, statistic
+from .text import LABEL, bytes_text, derivative_lines, in_loops, region_laws, runner, statistic
 
 RegionReport = Any
 KernelReport = Any
@@ -199,6 +199,7 @@ def _facts(region: RegionReport) -> Iterator[tuple[str, str]]:
         yield "repeats", "the plan is deterministic: its sums are in a fixed order"
     yield from (("assumes", text) for text in region.assumptions)
     yield from (("trusted", f"{name}: not proved, used on its author's word") for name in region.trusted)
+    yield from (("law", f"{name}: {said}") for name, said in region_laws(region))
     yield "backward", region.backward
     yield from (("backward ran by", text) for text in filter(None, [region.backward_ran]))
     yield from (("tangents", text) for text in filter(None, [region.forward_mode]))

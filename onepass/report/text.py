@@ -42,6 +42,9 @@ def report_lines(report: Report) -> Iterator[str]:
         yield f"\ngraph break: {found.where}\n  {found.reason}; nothing is fused across it"
     for number, sentence in enumerate(nothing_lines(report)):
         yield sentence if number else f"\n{sentence}"
+    if len(report.regions) != 1:  # one region says it itself
+        for number, sentence in enumerate(law_lines(report)):
+            yield f"{'' if number else chr(10)}law {sentence}"
 
 
 def nothing_lines(report: Report) -> Iterator[str]:
@@ -54,6 +57,51 @@ def nothing_lines(report: Report) -> Iterator[str]:
         yield f"{said} in {many}: there is nothing to fuse"
         yield "(a product with weights, or with one matrix for a whole batch, is a layer, and layers are left to torch;"
         yield " one product of which only reductions are read is fused from 2^21 elements on)"
+
+
+def law_lines(report: Report) -> Iterator[str]:
+    """What became of each law that was given, in all regions. Regions are told apart by their numbers."""
+    for name in report.given:
+        each = ((n, *law) for n, region in enumerate(report.regions, 1) for law in region_laws(region))
+        found = {n: said for n, law, said in each if law == name}
+        used = [str(n) for n, said in found.items() if said.startswith("used")]
+        if used:
+            yield f"{name}: used in region {', '.join(used)}"
+        elif not found:
+            searched = "no region was searched" if report.refusals or report.failures else "there is no region"
+            yield f"{name}: not used: {searched}"
+        else:
+            by_outcome: dict[str, list[str]] = {}
+            for n, text in found.items():
+                by_outcome.setdefault(text, []).append(str(n))
+            one = len(report.regions) == 1
+            said = (text if one else f"{text} (region {', '.join(where)})" for text, where in by_outcome.items())
+            yield f"{name}: {'; '.join(said)}"
+
+
+def region_laws(region: RegionReport) -> Iterator[tuple[str, str]]:
+    """The name of each law that was given, and what became of it in the region and in its derivatives."""
+    for law in region.laws:
+        said = law_outcome(law)
+        for found in (region.gradients, region.tangents):
+            # A pattern law becomes laws with names such as "name #1" and "name[left]"
+            if found is not None and any(re.split(r" #|\[", step.rule)[0] == law.name for step in found.rules):
+                said += f"; used in the {found.kind}"
+        yield law.name, said
+
+
+def law_outcome(law: Any) -> str:
+    """What became of a law that was given, in one region."""
+    if law.used:
+        return "used"
+    if law.matches:
+        times = "once" if law.matches == 1 else f"{law.matches} times"
+        return f"not used: it matched {times}, and the form chosen does without it"
+    if law.declined:
+        reasons = (f"{reason}{_often(times)}" for reason, times in law.declined)
+        return f"not used: it declined: {'; '.join(reasons)}"
+    until = f" before the search stopped ({law.stopped})" if law.stopped else ""
+    return f"not used: it matched nothing{until}"
 
 
 LABEL = 12  # characters of a label and the space behind it
@@ -126,6 +174,7 @@ def region_lines(region: RegionReport) -> Iterator[str]:
     yield f"cache       {region.cache}"
     yield from _line_each("assumes", region.assumptions)
     yield from _line_each("trusted", (f"{t}: not proved, used on its author's word" for t in region.trusted))
+    yield from _line_each("law", (f"{name}: {said}" for name, said in region_laws(region)))
     yield from _line_each("note", region.notes)
 
 

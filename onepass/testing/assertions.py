@@ -7,6 +7,7 @@ Example: `assert_equivalent(f, g, ["i d", "j d"])`.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ..egraph.rewrite.pattern_rule import PatternRule
 from ..egraph.rewrite.rule import Rule
 from ..egraph.sampling.compare_sides import difference
+from ..errors import InputError
 
 if TYPE_CHECKING:
     import torch
@@ -32,6 +34,15 @@ class Refuted(AssertionError):
     """A rule or an equivalence that does not hold; the message has a minimal counterexample.
 
     arguments: the arguments of the two functions, as a tuple of tensors; None for a rule.
+
+    >>> import torch
+    >>> from onepass.testing import Refuted, assert_equivalent
+    >>> try:
+    ...     assert_equivalent(lambda x: x.relu(), lambda x: x.abs(), ["i"])
+    ... except Refuted as found:
+    ...     x, = found.arguments
+    >>> bool((x.relu() == x.abs()).all())
+    False
     """
 
     arguments: tuple | None = None
@@ -44,6 +55,13 @@ def assert_rule(rule: Rule | PatternRule, examples: int = 100, *, shrink: bool =
     where the right side is finite. A bitwise rule, and one under a named assumption, must be NaN on both sides or on
     none. A pattern rule is tested reading by reading; a rule of code is tested on random readings. Raises TypeError if
     it is no rule.
+
+    >>> import onepass
+    >>> @onepass.rule
+    ... def doubled(x):
+    ...     "x + x = 2 · x"
+    ...     return x + x, 2.0 * x
+    >>> onepass.testing.assert_rule(doubled, examples=20)
     """
     needs_hypothesis()
     if isinstance(rule, PatternRule) and rule.rules is not None:
@@ -85,6 +103,8 @@ def assert_equivalent(
 ) -> None:
     """Raises Refuted with a minimal counterexample if two PyTorch functions differ by more than rounding.
 
+    Raises InputError for inputs that a function does not accept, and ValueError if nothing could be compared.
+
     inputs: a sequence with one entry for each argument: dims as text, such as "b i d" (sizes are drawn, 1 included;
     equal letters are equal sizes), a shape, or a tensor that is used unchanged; or a Hypothesis strategy of argument
     tuples. examples: how many arguments are drawn. Before that, up to eight times as many hostile values are tried.
@@ -94,11 +114,16 @@ def assert_equivalent(
     the function that changes less changes as much when every operation has an error of this size.
     sums_may_overflow: skips inputs at which a sum, a product or a quotient of finite numbers leaves the range of the
     dtype, because another order of the same sum may stay in it. Overflow of functions (exp, squares, casts) counts.
+
+    >>> import torch
+    >>> from onepass.testing import assert_equivalent
+    >>> assert_equivalent(lambda x, y: x @ y.mT, lambda x, y: (y @ x.mT).mT, ["b i d", "b j d"], examples=20)
     """
     import torch
 
     from . import compare
 
+    _refuse_inputs((f, g), inputs)
     dtype = torch.float64 if dtype is None else dtype
     compared = _Comparison((f, g), dtype, compare.tolerance_of(dtype, rtol, atol), sums_may_overflow, empty, seed)
     if not hasattr(inputs, "example") and all(isinstance(a, torch.Tensor) for a in inputs):
@@ -113,6 +138,25 @@ def assert_equivalent(
             _sweep_and_search(draws, compared, examples, seed)
     if not compared.count:
         raise ValueError(_never_compared(compare.names(f, g), compared.skipped))
+
+
+def _refuse_inputs(functions: tuple[Callable, Callable], inputs: Any) -> None:
+    """Raises InputError for a text in place of a list, and for more or fewer entries than a function has arguments."""
+    if isinstance(inputs, str):
+        raise InputError(f"inputs has one entry for each argument: write [{inputs!r}, ...], not {inputs!r}")
+    if hasattr(inputs, "example"):  # a strategy of Hypothesis
+        return
+    many = f"{len(inputs)} entr{'y' if len(inputs) == 1 else 'ies'}"
+    for function in functions:
+        try:
+            signature = inspect.signature(function)
+        except (TypeError, ValueError):  # of C: its own error says it
+            continue
+        try:
+            signature.bind(*inputs)
+        except TypeError as error:
+            called = f"{getattr(function, '__name__', type(function).__name__)}({', '.join(signature.parameters)})"
+            raise InputError(f"inputs has one entry for each argument, here {many}; of {called}: {error}") from error
 
 
 @dataclass

@@ -19,6 +19,11 @@ def assert_fused(
     """The report of function(*inputs, **keywords), if every region found in it is fused, and at least one is.
 
     Raises AssertionError with each reason, place and way out; and whatever explain raises.
+
+    >>> import onepass, torch
+    >>> def attend(q, k, v):
+    ...     return torch.softmax(q @ k.mT, -1) @ v
+    >>> report = onepass.testing.assert_fused(attend, *(torch.randn(2, 300, 64) for _ in range(3)))
     """
     try:
         return explain(function, *inputs, options={**(options or {}), "require": "all"}, **keywords)

@@ -53,7 +53,20 @@ def chooser(draw: Callable) -> Callable:
 
 @st.composite
 def instances(draw: st.DrawFn, rule: Rule | PatternRule) -> Instance:
-    """Instances of the rule for which every guard holds. The right side may be a TermError."""
+    """Instances of the rule for which every guard holds. The right side may be a TermError.
+
+    >>> import onepass
+    >>> from hypothesis import given
+    >>> @onepass.rule
+    ... def doubled(x):
+    ...     "x + x = 2 · x"
+    ...     return x + x, 2.0 * x
+    >>> @given(onepass.testing.instances(doubled))
+    ... def test(instance):
+    ...     left, right = instance.sides
+    ...     assert left.dtype == right.dtype
+    >>> test()
+    """
     choose, profiles = chooser(draw), profiles_of(rule)
     array = lambda shape, finite: drawn_array(
         choose, shape, profiles, kinds_of(profiles, (CONSTANT,) if finite else (CONSTANT, ABSENT))
@@ -67,7 +80,15 @@ def instances(draw: st.DrawFn, rule: Rule | PatternRule) -> Instance:
 def hostile_arrays(
     draw: st.DrawFn, shape: tuple[int, ...], finite: bool = False, profiles: Profiles | None = None
 ) -> np.ndarray:
-    """Arrays of float64: small numbers, hostile numbers of the whole range, and -∞, ∞ and NaN unless `finite`."""
+    """Arrays of float64: small numbers, hostile numbers of the whole range, and -∞, ∞ and NaN unless `finite`.
+
+    >>> from hypothesis import given
+    >>> from onepass.testing import hostile_arrays
+    >>> @given(hostile_arrays((2, 3)))
+    ... def test(x):
+    ...     assert x.shape == (2, 3)  # some are NaN, some -∞, some 1e300
+    >>> test()
+    """
     given = wide_profiles() if profiles is None else profiles
     return drawn_array(chooser(draw), shape, given, kinds_of(given, (CONSTANT,) if finite else (CONSTANT, *NOT_FINITE)))
 
@@ -76,7 +97,16 @@ def hostile_arrays(
 def named_shapes(
     draw: st.DrawFn, names: tuple[str, ...], largest: int = 4, smallest: int = 1
 ) -> tuple[tuple[int, ...], ...]:
-    """Shapes for texts of dims such as "i d" and "j 3": one size for each letter, digits unchanged."""
+    """Shapes for texts of dims such as "i d" and "j 3": one size for each letter, digits unchanged.
+
+    >>> from hypothesis import given
+    >>> from onepass.testing import named_shapes
+    >>> @given(named_shapes(("i d", "j d")))
+    ... def test(shapes):
+    ...     (_, d), (_, same) = shapes
+    ...     assert d == same
+    >>> test()
+    """
     words = sorted({w for text in names for w in text.split() if not w.isdigit()})
     choose, options = chooser(draw), (*range(1, largest + 1), *range(smallest, 1))
     sizes = {w: choose(options) for w in words}

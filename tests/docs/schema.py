@@ -22,6 +22,7 @@ ADDED = {  # what Report.json adds to the fields
         "bytes": {"type": ["array", "null"], "items": {"type": ["integer", "null"]}},
         "assumptions": {"type": "array", "items": {"type": "string"}},
         "trusted": {"type": "array", "items": {"type": "string"}},
+        "laws": {"type": "array", "items": {"type": "string"}},
     },
     RegionReport: {"proof": {"type": "string"}, "data": {"type": "null"}},
 }

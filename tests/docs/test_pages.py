@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 
+from onepass.lowering.hopper.config import REPORTED_AS
 from onepass.report import text
 
 pytestmark = pytest.mark.usefixtures("fresh")
@@ -49,3 +50,8 @@ def test_every_label_of_a_report_is_explained():
     labels = {*yielded, *re.findall(r'_(?:labelled|line_each)\("([\w ]+)"', source)}
     page = (DOCS / "reports.md").read_text(encoding="utf-8")
     assert len(labels) > 20 and [label for label in labels if f"`{label}`" not in page] == []
+
+
+def test_every_setting_of_a_report_is_explained():
+    page = (DOCS / "reports.md").read_text(encoding="utf-8")
+    assert len(REPORTED_AS) > 10 and [name for name in REPORTED_AS.values() if f"`{name}`" not in page] == []

@@ -2,6 +2,7 @@
 
 import os
 import random
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from torch.autograd import forward_ad
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import onepass
+from tests.support.dual_numbers import RUN_AS_WRITTEN, dual_numbers_were_compiled
 from tests.variants import every
 
 # Their regions run the original calls, and the report has these words of the reason.
@@ -65,7 +67,8 @@ def by_torch(function, inputs, tangents):
 
 
 def by_dual_numbers(function, inputs, tangents):
-    with forward_ad.dual_level():
+    as_written = sdpa_kernel(SDPBackend.MATH) if RUN_AS_WRITTEN else nullcontext()  # as in by_torch
+    with forward_ad.dual_level(), as_written:
         pairs = zip(inputs, tangents, strict=True)
         duals = [x if t is None else forward_ad.make_dual(x, t) for x, t in pairs]
         return zip(*(forward_ad.unpack_dual(r) for r in as_tuple(function(*duals))), strict=True)
@@ -108,6 +111,7 @@ def test_every_variant_has_torchs_tangents(name):
         results, changes = by_dual_numbers(compiled, inputs, tangents)
         assert_close(results, exact[0], theirs[0])
         assert_close(changes, exact[1], theirs[1])
+        dual_numbers_were_compiled()
         said = [region.forward_mode for region in onepass.reports()[-1].regions]
         if name in ORIGINAL and chosen is floating:
             assert any(ORIGINAL[name] in line for line in said), said
@@ -164,5 +168,6 @@ def test_kernels_in_tritons_interpreter(name, dtype):
     for part, right in zip(found, exact, strict=True):
         for ours, x in zip(part, right, strict=True):
             assert (ours.double() - x).norm() <= (1e-6 if dtype == torch.float32 else 1e-2) * x.norm()
+    dual_numbers_were_compiled()
     (report,) = onepass.reports()[-1].regions
     assert report.forward_mode_ran == "triton"

@@ -12,6 +12,7 @@ from onepass.compiler import compiled_region
 from onepass.compiler.options import Options
 from onepass.graph.trace import program_of
 from onepass.runtime import operator  # noqa: F401  registers the operation
+from tests.support.dual_numbers import dual_numbers_were_compiled
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -44,6 +45,7 @@ def assert_as_in_float64(derivatives, function=attention, tolerance=1e-4):
         for call, kind in ((compiled(function), torch.float32), (function, torch.float64))
     )
     torch.testing.assert_close(found, exact, check_dtype=False, atol=tolerance, rtol=tolerance)
+    dual_numbers_were_compiled()
     (region,) = onepass.reports()[-1].regions
     assert region.backward.startswith("derived")
 

@@ -159,10 +159,15 @@ def test_what_declines_is_reported_with_its_reason():
         return torch.exp(scores - (scores * 2.0).exp().amin(-1, keepdim=True)) @ v
 
     (region,) = onepass.explain(lowest, *inputs(), rules=[minimum_by_code]).regions
-    assert "rule minimum_by_code declined: exp is no negation" in region.notes
+    assert [str(law) for law in region.laws] == ["not used: it declined: exp is no negation"]
     elsewhere = replace(add_negated, device="cuda")
-    (region,) = onepass.explain(lowest, *inputs(), rules=[elsewhere]).regions
-    assert "rule add_negated declined: it is for cuda only" in region.notes
+    report = onepass.explain(lowest, *inputs(), rules=[elsewhere])
+    assert report.laws == ("add_negated: not used: it declined: it is for cuda only",)
+
+
+def test_a_pattern_law_is_named_as_it_was_given():
+    report = onepass.explain(attention, *inputs(), rules=[minimum_by_code, add_negated])
+    assert report.laws == ("minimum_by_code: used in region 1", "add_negated: used in region 1")
 
 
 def test_statistics_say_what_declined():

@@ -11,6 +11,7 @@ import onepass
 from onepass.api.backend import onepass_backend
 from onepass.compiler import compiled_region
 from onepass.compiler.options import Options
+from onepass.errors import InputError
 from onepass.graph.trace import program_of
 from onepass.report import records
 
@@ -263,3 +264,8 @@ def test_bad_options_are_named():
         torch._dynamo.reset()
         with pytest.raises(Exception, match=word):
             torch.compile(plain, backend=onepass_backend, options=options)(*inputs(size=40))
+
+
+def test_options_without_their_name_are_answered_by_the_call_that_was_meant():
+    with pytest.raises(InputError, match=r"by name: onepass_backend\(options={'strict': True}\)"):
+        onepass_backend({"strict": True})

@@ -138,3 +138,14 @@ def test_the_process_ends_without_freeing_but_loses_nothing(more):
 def test_the_status_of_a_command_is_that_of_the_process():
     ran = subprocess.run([sys.executable, "-m", "onepass", "explain", "missing.py:f"], capture_output=True, text=True)
     assert ran.returncode == 2 and "there is no file missing.py" in ran.stderr
+
+
+def test_a_report_has_relative_paths_and_on_a_terminal_its_width(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    text = f"onepass: 1 fused\n  at          {tmp_path}/model.py:3\n  note        {'word ' * 30}end"
+    assert "  at          model.py:3\n" in commands._shown(text)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = commands._shown(text).splitlines()
+    assert len(lines) == 5 and max(map(len, lines)) <= 80
+    assert all(line.startswith(" " * 14 + "word") for line in lines[3:])

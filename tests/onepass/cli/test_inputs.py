@@ -122,3 +122,13 @@ def test_from_afar_is_for_explain_alone(tmp_path, capsys):
     (tmp_path / "model.py").write_text("def attention(q):\n    return q @ q.mT\n")
     assert main(["bisect", f"{tmp_path / 'model.py'}:attention", "--shape", "4,4", "--device", "h100"]) == 2
     assert "--device h100" in capsys.readouterr().err
+
+
+def test_inputs_that_do_not_fit_a_function_are_answered_by_how_to_give_it_its_own(tmp_path, capsys):
+    text = "def f(x, y):\n    return x @ y\ndef g(x):\n    return x\ndef example_inputs():\n    return 1.0, 2.0\n"
+    (tmp_path / "model.py").write_text(text)
+    assert main(["explain", f"{tmp_path / 'model.py'}:g"]) == 2
+    said = capsys.readouterr().err
+    assert "does not fit g: explain calls g(x) with 2 inputs" in said and "write `g.example_inputs = ...`" in said
+    (tmp_path / "model.py").write_text(text + "g.example_inputs = lambda: (3.0,)\n")
+    assert main(["explain", f"{tmp_path / 'model.py'}:g"]) == 0

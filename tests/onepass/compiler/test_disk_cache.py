@@ -223,6 +223,21 @@ def test_equal_programs_under_other_names_share_an_entry(folder):
     torch.testing.assert_close(result, renamed(*arguments), rtol=1e-4, atol=1e-5)
 
 
+def test_what_was_written_first_goes_where_all_is_over_the_limit(folder, monkeypatch, caplog):
+    names = [f"00{n:038x}" for n in range(10)]  # of names that begin so, each write looks
+    for age, name in enumerate(names):
+        assert disk_cache.write(name, {"text": "x" * 10_000})
+        os.utime(folder / "00" / f"{name}.json", (age, age))
+    assert len(disk_cache.entries()) == 10 and disk_cache.hold_to_limit() == 0
+    monkeypatch.setenv("ONEPASS_CACHE_MB", "0.05")
+    last = "00" + "f" * 38
+    assert disk_cache.write(last, {"text": "x" * 10_000})
+    kept = [entry.name for entry in disk_cache.entries()]
+    assert kept == [last, *names[:-4:-1]] and disk_cache.read(last) and disk_cache.read(names[0]) is None
+    monkeypatch.setenv("ONEPASS_CACHE_MB", "much")
+    assert disk_cache.limit() == 500e6 and "ONEPASS_CACHE_MB=much is no number of megabytes" in caplog.text
+
+
 def test_clear_removes_entries_and_nothing_else(folder, tmp_path):
     run()
     mine = [folder / "mine.txt", folder / "mine" / "mine.json", tmp_path / "elsewhere" / f"{'aa' * 20}.json"]

@@ -280,7 +280,45 @@ def test_errors_survive_pickling():
     assert not issubclass(RuleRefuted, RuleError)
 
 
-def test_a_rule_without_a_step_is_named(verdicts):
+@onepass.rule
+def factors_swapped(a, b):
+    """a · b = b · a"""
+    return a * b, b * a
+
+
+def test_what_became_of_each_rule_is_said(verdicts):
     """Who wrote it wants to know whether it matched."""
-    (region,) = onepass.explain(nearest, *inputs(), rules=[subtraction_undone, least_first]).regions
-    assert region.notes == ("rule subtraction_undone: it matched nothing",)
+    given = [subtraction_undone, least_first, factors_swapped]
+    report = onepass.explain(nearest, *inputs(), rules=given)
+    (region,) = report.regions
+    assert [(law.name, law.used, law.matches > 0) for law in region.laws] == [
+        ("subtraction_undone", False, False),
+        ("least_first", True, True),
+        ("factors_swapped", False, True),
+    ]
+    never, used, idle = report.laws
+    assert never == "subtraction_undone: not used: it matched nothing"
+    assert used == "least_first: used in region 1"
+    assert idle.endswith(" times, and the form chosen does without it")
+    assert "law         least_first: used\n" in f"{report}\n"
+    written = json.loads(report.json())
+    assert written["laws"] == [*report.laws] and written["given"] == [rule.name for rule in given]
+    again = onepass.explain(nearest, *inputs(), rules=given)
+    assert "no search" in again.regions[0].cache and again.laws == report.laws
+
+
+def test_of_a_rule_that_was_not_given_nothing_is_said(verdicts):
+    onepass.explain(nearest, *inputs(), rules=[least_first])
+    report = onepass.explain(nearest, *inputs())
+    assert report.laws == () == report.regions[0].laws
+
+
+def test_rules_of_a_function_without_a_region_are_not_used(verdicts):
+    def refused(q, k, v):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return nearest(q, k, v)
+
+    report = onepass.explain(lambda x: x + 1, torch.zeros(3), rules=[least_first])
+    assert str(report).endswith("law least_first: not used: there is no region")
+    report = onepass.explain(refused, *inputs(), rules=[least_first])
+    assert report.refusals and report.laws == ("least_first: not used: no region was searched",)

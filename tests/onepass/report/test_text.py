@@ -1,11 +1,15 @@
 """Lines of a report that readers asked for: who stores what between kernels, whose names are shown, what is assumed."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 import onepass
 from onepass import process_state
 from onepass.cli.commands import main
+from onepass.report.records import LawReport, Report
+from onepass.report.text import region_laws
 
 FILE = "import torch\ndef attend(q, k, v):\n    return torch.softmax(q @ k.mT, -1) @ v\n"
 
@@ -48,6 +52,31 @@ def own_cache(tmp_path, monkeypatch):
 def test_a_result_that_is_returned_is_called_so_and_by_what_made_it():
     (refused,) = onepass.explain(weighed, *tensors()).refusals
     assert refused.reason.startswith("the result of mul is also returned: written it is anyway")
+
+
+NOTHING = "not used: it matched nothing"
+
+
+@pytest.mark.parametrize(
+    "law, said",
+    [
+        (LawReport("a", True, 3), "used"),
+        (LawReport("a", False, 1), "not used: it matched once, and the form chosen does without it"),
+        (LawReport("a", False, 2), "not used: it matched 2 times, and the form chosen does without it"),
+        (LawReport("a", False), NOTHING),
+        (LawReport("a", False, 0, (), "node limit"), f"{NOTHING} before the search stopped (node limit)"),
+        (LawReport("a", False, declined=(("no", 2), ("never", 1))), "not used: it declined: no (2 times); never"),
+    ],
+)
+def test_a_law_that_was_given_is_used_or_it_is_said_why_not(law, said):
+    assert str(law) == said
+
+
+def test_derivatives_that_use_a_law_are_named():
+    region = onepass.explain(attend, *tensors(), gradients=True).regions[0]
+    laws = tuple(LawReport(name, False) for name in (region.gradients.rules[0].rule, "another"))
+    said = [sentence for _, sentence in region_laws(replace(region, laws=laws))]
+    assert said == [f"{NOTHING}; used in the gradients", NOTHING]
 
 
 def test_autocast_inside_points_to_autocast_around():
@@ -106,3 +135,15 @@ def test_the_command_takes_options_of_the_backend(given, status, said, tmp_path,
     options = [word for text in given for word in ("--option", text)]
     assert main(["explain", f"{tmp_path}/mine.py:attend", *options]) == status
     assert said in "".join(capsys.readouterr())
+
+
+def test_laws_of_several_regions_say_which():
+    region = onepass.explain(attend, *tensors()).regions[0]
+    with_laws = lambda *laws: replace(region, laws=tuple(LawReport(name, used) for name, used in laws))
+    regions = (with_laws(("a", True), ("b", False)), with_laws(("a", True), ("b", False)), with_laws(("c", False)))
+    report = Report(regions, given=("a", "b", "c", "d"))
+    assert report.laws == (
+        "a: used in region 1, 2", f"b: {NOTHING} (region 1, 2)", f"c: {NOTHING} (region 3)",
+        "d: not used: there is no region",
+    )  # fmt: skip
+    assert str(report).splitlines()[-4] == "law a: used in region 1, 2"

@@ -14,9 +14,9 @@ from onepass.compiler.options import Options
 from onepass.graph.trace import program_of
 from onepass.runtime import executors, operator, tangent_operator  # noqa: F401  registers the operations
 from tests.onepass.runtime.test_training_operator import biased, causal, largest, with_sums
+from tests.support.dual_numbers import dual_numbers_were_compiled
 
 pytestmark = pytest.mark.usefixtures("fresh")
-TORCH = tuple(map(int, torch.__version__.split(".")[:2]))
 INNER = pytest.mark.parametrize("inner", ["eager", "inductor"])
 
 
@@ -55,12 +55,6 @@ def dual_results(function, tensors, changes):
         found = function(*[t if c is None else forward_ad.make_dual(t, c) for t, c in pairs])
         found = found if isinstance(found, tuple) else (found,)
         return [tuple(forward_ad.unpack_dual(x)) for x in found]
-
-
-def dual_numbers_were_compiled():
-    """Skips the rest where Dynamo runs a function that gets dual numbers as written, as since torch 2.15."""
-    if TORCH >= (2, 15) and not any(report.regions for report in onepass.reports()):
-        pytest.skip("Dynamo compiles nothing for dual numbers")
 
 
 def said():

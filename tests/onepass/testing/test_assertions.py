@@ -12,6 +12,7 @@ import onepass
 from onepass.egraph import constant, independent, positive, rule
 from onepass.egraph.rewrite.pattern import either
 from onepass.egraph.terms.ops import cast, const, exp, le, lt, mantissa, max_over, rescaled_sum, sum_over, tanh, where
+from onepass.errors import InputError
 from onepass.testing import Refuted, assert_equivalent, assert_rule, mutants
 
 
@@ -286,3 +287,20 @@ def test_large_results_are_told_by_the_place_where_they_differ_most():
     other[0, 0] = float("nan")
     with pytest.raises(AssertionError, match=r"most at \(0, 0\): 0.0 against nan"):
         assert_equivalent(lambda x: x, lambda x: other, inputs=(given,))
+
+
+def attend(q, k, v):
+    return torch.softmax(q @ k.mT, -1) @ v
+
+
+@pytest.mark.parametrize(
+    "inputs, said",
+    [
+        ("b i d", r"write \['b i d', \.\.\.\], not 'b i d'"),
+        (["b i d"], r"here 1 entry; of attend\(q, k, v\): missing a required argument: 'k'"),
+        (["b i d"] * 4, r"here 4 entries; of attend\(q, k, v\): too many positional arguments"),
+    ],
+)
+def test_inputs_are_one_for_each_argument(inputs, said):
+    with pytest.raises(InputError, match=said):
+        assert_equivalent(attend, attend, inputs)
