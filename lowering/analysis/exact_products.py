@@ -3,6 +3,8 @@
 A product with a half-precision matrix rounds its other, computed factor to that type, which makes it fast. Where the
 result is stored in half precision, or the program rounds the factor or the product itself, there is an error of that
 size anyway. Elsewhere it would be the whole error. Example: a float32 result of bfloat16 inputs with no cast between.
+Nor must factors that are divided behind their sum be rounded to float16, which has no number below 6e-8: weights of a
+softmax, most of which are masked before the others are divided by their sum.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ...egraph.terms.term import Term
-from ...egraph.terms.traversal import reduces, subterms
+from ...egraph.terms.traversal import factors, reduces, subterms
 from ..plan.dtypes import HALVES
 from ..plan.records import Kernel, Store
 from .dim_roles import sum_factors, two_sides
@@ -30,7 +32,8 @@ def with_exact(kernels: Sequence[Kernel], stores: Sequence[Store], references: S
         nodes = {n for store in kernel.stores if store.output in shown for n in unrounded(store.term)}
         shown |= {n.attrs[0] for n in nodes if n.op == "load"}
         new = {n for store in kernel.stores for n in reduces(store.term) if _has_new_factor(n, had)}
-        found.append(replace(kernel, exact=frozenset(filter(has_computed, nodes | new))))
+        small = {n for store in kernel.stores for n in _divided_behind(store.term)}
+        found.append(replace(kernel, exact=frozenset(filter(has_computed, nodes | new | small))))
     return tuple(reversed(found))
 
 
@@ -44,6 +47,21 @@ def rounded_sums(references: Sequence[Term]) -> dict[tuple, Term]:
 def _shows_roundings(store: Store, reference: Term) -> bool:
     """Whether a result in full precision has a product with a computed factor and no rounding after it."""
     return store.output.dtype not in HALVES and any(map(has_computed, unrounded(reference)))
+
+
+def _divided_behind(term: Term) -> Iterator[Term]:
+    """Sums of exponentials times float16 values that are divided by another sum over their dim: Σ_j w · v / Σ_j w.
+
+    Those of a rescaled state are no such sums: one of its weights is 1.
+    """
+    for quotient in (n for n in subterms(term) if n.op == "div"):
+        summed = {r.attrs[1] for r in reduces(quotient.args[1])}
+        for node in factors(quotient.args[0]):
+            if node.op == "reduce" and node.attrs[0] == "sum" and node.attrs[1] in summed:
+                parts = list(subterms(node.args[0], lambda n: n.op == "reduce"))
+                narrow = any(native(p) is not None and native(p).dtype == "float16" for p in sum_factors(node))
+                if narrow and any(p.op == "exp" for p in parts):
+                    yield node
 
 
 def _has_new_factor(node: Term, had: set[tuple]) -> bool:
