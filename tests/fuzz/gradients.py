@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from math import inf
 from random import Random
 
 import torch
@@ -101,8 +102,8 @@ def _gradients(results: tuple[torch.Tensor, ...], leaves: list[torch.Tensor], se
 def _cotangent(result: torch.Tensor, random: Random) -> torch.Tensor:
     """Numbers that every dtype holds exactly, in some layout: each drawn, or one for all, as of a sum.
 
-    What is not finite has 0: no loss that is a number reads it. (Through a score to which -∞ is added, autograd hands
-    on what it gets; a choice of -∞, which is the same function, hands on nothing.)
+    What is -∞ has 0: no loss that is a number reads it. (Through a score to which -∞ is added, autograd hands on what
+    it gets; a choice of -∞, which is the same function, hands on nothing.)
     """
     generator = torch.Generator().manual_seed(random.randint(0, 1 << 30))
     kind = random.choice(("each", "each", "each", "transposed", "one for all", "zero in part"))
@@ -111,7 +112,7 @@ def _cotangent(result: torch.Tensor, random: Random) -> torch.Tensor:
     if kind == "zero in part" and drawn.dim():
         drawn[..., drawn.shape[-1] // 2 :] = 0
     drawn = drawn.mT.contiguous().mT if kind == "transposed" and drawn.dim() > 1 else drawn.expand(result.shape)
-    return drawn if result.isfinite().all() else drawn.where(result.isfinite(), 0.0)
+    return drawn.masked_fill(result == -inf, 0.0) if (result == -inf).any() else drawn
 
 
 def difference(got: Answers, eager: Answers, exact: Answers, floor: float, hidden: bool, moved: Callable) -> str:
