@@ -31,9 +31,9 @@ def with_exact(kernels: Sequence[Kernel], stores: Sequence[Store], references: S
     for kernel in reversed(kernels):
         nodes = {n for store in kernel.stores if store.output in shown for n in unrounded(store.term)}
         shown |= {n.attrs[0] for n in nodes if n.op == "load"}
-        new = {n for store in kernel.stores for n in reduces(store.term) if _has_new_factor(n, had)}
-        small = {n for store in kernel.stores for n in _divided_behind(store.term)}
-        found.append(replace(kernel, exact=frozenset(filter(has_computed, nodes | new | small))))
+        terms = [store.term for store in kernel.stores]
+        others = {n for term in terms for n in (*_with_new_factors(term, had), *_divided_behind(term))}
+        found.append(replace(kernel, exact=frozenset(filter(has_computed, nodes | others))))
     return tuple(reversed(found))
 
 
@@ -47,6 +47,11 @@ def rounded_sums(references: Sequence[Term]) -> dict[tuple, Term]:
 def _shows_roundings(store: Store, reference: Term) -> bool:
     """Whether a result in full precision has a product with a computed factor and no rounding after it."""
     return store.output.dtype not in HALVES and any(map(has_computed, unrounded(reference)))
+
+
+def _with_new_factors(term: Term, had: set[tuple]) -> Iterator[Term]:
+    """The reductions that have a sum for a factor which the program does not have."""
+    return (n for n in reduces(term) if _has_new_factor(n, had))
 
 
 def _divided_behind(term: Term) -> Iterator[Term]:
