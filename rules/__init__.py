@@ -53,8 +53,8 @@ SEPARATED = (
 # Where it is shown what a named value is, sums are taken apart as well: by SPREAD, and by TURNED from right to left.
 SPREAD = (reductions.sum_of_sum, mask.masked_sum_of_sum)
 TURNED = (exponentials.exponential_leaves_addends,)
-# WEIGHTS_FIRST multiplies by what is at most 1 before what may be as large as a mask's number, and takes such numbers
-# from one another before anything else.
+# WEIGHTS_FIRST multiplies by what is at most 1 before what may be as large as a mask's number, and subtracts such
+# numbers from one another first.
 WEIGHTS_FIRST = (*exponentials.BEFORE_FACTORS, *scalar.LARGE_ONES_MEET)
 DIRECTED = (*SHIFT_FREE, *GATHERED, *SEPARATED, *WEIGHTS_FIRST)
 ALL = tuple(dict.fromkeys((*NORMAL, *PHASES["algebra"], *PHASES["streaming"], *OPTIONAL, *DIRECTED)))

@@ -3,8 +3,8 @@
 A product with a half-precision matrix rounds its other, computed factor to that type, which makes it fast. Where the
 result is stored in half precision, or the program rounds the factor or the product itself, there is an error of that
 size anyway. Elsewhere it would be the whole error. Example: a float32 result of bfloat16 inputs with no cast between.
-Nor must factors that are divided behind their sum be rounded to float16, which has no number below 6e-8: weights of a
-softmax, most of which are masked before the others are divided by their sum.
+Nor may factors be rounded to float16 if their sum is divided afterwards: they may be smaller than 6e-8, its least
+number. Example: weights of a softmax, the largest of which are masked before the others are divided by their sum.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def with_exact(kernels: Sequence[Kernel], stores: Sequence[Store], references: S
         nodes = {n for store in kernel.stores if store.output in shown for n in unrounded(store.term)}
         shown |= {n.attrs[0] for n in nodes if n.op == "load"}
         terms = [store.term for store in kernel.stores]
-        others = {n for term in terms for n in (*_with_new_factors(term, had), *_divided_behind(term))}
+        others = {n for term in terms for n in (*_with_new_factors(term, had), *_divided_afterwards(term))}
         found.append(replace(kernel, exact=frozenset(filter(has_computed, nodes | others))))
     return tuple(reversed(found))
 
@@ -54,19 +54,20 @@ def _with_new_factors(term: Term, had: set[tuple]) -> Iterator[Term]:
     return (n for n in reduces(term) if _has_new_factor(n, had))
 
 
-def _divided_behind(term: Term) -> Iterator[Term]:
+def _divided_afterwards(term: Term) -> Iterator[Term]:
     """Sums of exponentials times float16 values that are divided by another sum over their dim: Σ_j w · v / Σ_j w.
 
     Those of a rescaled state are no such sums: one of its weights is 1.
     """
     for quotient in (n for n in subterms(term) if n.op == "div"):
         summed = {r.attrs[1] for r in reduces(quotient.args[1])}
-        for node in factors(quotient.args[0]):
-            if node.op == "reduce" and node.attrs[0] == "sum" and node.attrs[1] in summed:
-                parts = list(subterms(node.args[0], lambda n: n.op == "reduce"))
-                narrow = any(native(p) is not None and native(p).dtype == "float16" for p in sum_factors(node))
-                if narrow and any(p.op == "exp" for p in parts):
-                    yield node
+        sums = (n for n in factors(quotient.args[0]) if n.op == "reduce" and n.attrs[0] == "sum")
+        yield from (n for n in sums if n.attrs[1] in summed and _multiplies_exponentials_by_float16(n))
+
+
+def _multiplies_exponentials_by_float16(node: Term) -> bool:
+    kinds = {part.dtype for part in map(native, sum_factors(node)) if part is not None}
+    return "float16" in kinds and any(n.op == "exp" for n in subterms(node.args[0], lambda n: n.op == "reduce"))
 
 
 def _has_new_factor(node: Term, had: set[tuple]) -> bool:

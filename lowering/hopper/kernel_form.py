@@ -164,7 +164,7 @@ def _bind(kernel: Kernel) -> Binding:
     if not all(step.products for step in steps):
         raise NotPlannable("a state of its loop takes in no product of rows and columns")
     if kernel.exact & {r for state in loop.accumulators for r in state.reductions}:
-        raise NotPlannable("what multiplies the values must not be rounded to their type, and the form does that")
+        raise NotPlannable("what multiplies the values must not be rounded to their type, and this form rounds it")
     loads = _loads_of(loop)
     diagonals = tuple(d for d in (_diagonal(node, kernel.rows, loop.dim) for node in loads) if d is not None)
     return Binding(kernel, loop, steps, matcher.wide, matcher.overlays(loads), diagonals, matcher.entries(kernel))

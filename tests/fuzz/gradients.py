@@ -59,15 +59,23 @@ def asked(random: Random, program: Fuzzed) -> Fuzzed:
     return replace(program, wanted=tuple(wanted), inner=random.choice([*PLAIN]), tiles=tiles)
 
 
+def results_as_tuple(found) -> tuple[torch.Tensor, ...]:
+    """What a function returned, one tensor or several, without what is None."""
+    return tuple(r for r in (found if isinstance(found, tuple | list) else (found,)) if r is not None)
+
+
+def widened(t: torch.Tensor) -> torch.Tensor:
+    """A copy in float64, or of the same type where that is no floating one."""
+    return t.double() if t.is_floating_point() else t.clone()
+
+
 def answers(function: Callable, program: Fuzzed, tensors: list[torch.Tensor]) -> Answers:
     """The results, the inputs as they are left where the function writes into them, and the wanted gradients."""
     before = [t.clone() for t in tensors]
     names = list(program.inputs)
     leaves = [t.requires_grad_() for name, t in zip(names, tensors, strict=True) if name in program.wanted]
     given = [t.clone() if name in program.written else t for name, t in zip(names, tensors, strict=True)]
-    found = function(*given)
-    results = tuple(found) if isinstance(found, tuple | list) else (found,)
-    results = tuple(r for r in results if r is not None)
+    results = results_as_tuple(function(*given))
     gradients = _gradients(results, leaves, program.seed)
     changed = (t for t, old in zip(given, before, strict=True) if not _same(t, old))
     return Answers(tuple(r.detach() for r in (*results, *changed)), gradients)
@@ -170,7 +178,7 @@ def movements(program: Fuzzed, tensors: list[torch.Tensor]) -> list[float]:
     by a maximum hides that, as the same rounding comes back through it. So the program moves with constant maxima, too.
     """
     last = torch.finfo(getattr(torch, program.dtype)).eps
-    doubles = [t.double() if t.is_floating_point() else t for t in tensors]
+    doubles = [*map(widened, tensors)]
     run = lambda: answers(program.function(stable=True), program, [t.clone() for t in doubles]).gradients
     furthest = [0.0] * len(program.wanted)
     for maxima in (nullcontext, ConstantMaxima):

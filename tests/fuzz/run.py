@@ -34,7 +34,7 @@ from onepass.lowering.plan.records import NotPlannable
 from tests.fuzz import gradients
 from tests.fuzz.compile_ahead import failures
 from tests.fuzz.forms import random_form
-from tests.fuzz.gradients import answers
+from tests.fuzz.gradients import answers, results_as_tuple, widened
 from tests.fuzz.layers import random_layer
 from tests.fuzz.programs import LARGE, LONG, SMALL, Extents, Fuzzed, random_program, shorter
 from tests.fuzz.rounding import Rounding
@@ -108,8 +108,7 @@ def _call(program: Fuzzed, run, device: str, later: bool) -> Outcome:
     inputs = lambda: program.tensors(device, later)
     try:
         eager = answers(program.function(), program, inputs())
-        doubles = [t.double() if t.is_floating_point() else t for t in inputs()]
-        exact = answers(program.function(stable=True), program, doubles)
+        exact = answers(program.function(stable=True), program, [*map(widened, inputs())])
     except Exception as error:
         return Outcome("eager fails too", f"{type(error).__name__}: {_first_line(error)[:80]}")
     try:
@@ -127,10 +126,11 @@ def _call(program: Fuzzed, run, device: str, later: bool) -> Outcome:
     said = program.source
     masked = any(word in said for word in MASKS)
     scores = "v" not in program.inputs  # what is not finite is in the scores, too, and may hide itself
-    # Absent: a law's assumption. A norm of zeros in float16 is 0 / 0, as its least divisor is 0 there.
+    # What a mask hides may be NaN in eager and finite here: laws assume that it is finite. A norm of zeros in float16
+    # is 0 / 0, because its least divisor, 1e-12, is 0 there.
     hidden = (program.regime in UNUSUAL or "normalize" in said) and (masked or scores)
     if hidden and "nan_to_num" in said:
-        eager, exact = (_shown(program, [*map(_wide, inputs())], answer) for answer in (eager, exact))
+        eager, exact = _marked(program, inputs(), eager, exact)
     rounded = "float32" if any(word in said for word in SINGLE) else program.dtype
     times = TIMES.get(program.regime, 1) if rounded in ("float32", "float64") else 1
     judged = partial(compared, got.results, eager.results, exact.results, hidden, getattr(torch, rounded), times)
@@ -153,38 +153,28 @@ def spread(program: Fuzzed, tensors: list, exact: tuple) -> list[torch.Tensor]:
     """How far each exact result moves when inputs do by their last place, as when a projection before is rounded:
     which of two scores of some ten thousands is the larger, nobody knows then, and eager is right by luck.
 
-    In float32 and float64, how far it moves when every operation rounds: of weights of 1, the inputs move nothing, and
-    a kernel that computes their scores twice does.
+    In float32 and float64 every operation rounds instead. A weight of 1 does not move with the inputs, but it does in a
+    kernel that computes its score twice.
     """
-    random = torch.Generator(tensors[0].device).manual_seed(0)
-    dtype = getattr(torch, program.dtype)
-    noise = lambda t: 1 + last * (2 * torch.rand(t.shape, generator=random, device=t.device, dtype=torch.float64) - 1)
+    random, dtype = torch.Generator(tensors[0].device).manual_seed(0), getattr(torch, program.dtype)
     last, half = torch.finfo(dtype).eps, dtype in HALVES
-    near = lambda t: _wide(t) * noise(t) if t.is_floating_point() and half else _wide(t)
+    noise = lambda t: 1 + last * (2 * torch.rand(t.shape, generator=random, device=t.device, dtype=torch.float64) - 1)
+    near = lambda t: t.double() * noise(t) if t.is_floating_point() and half else widened(t)
     moved = []
     for move in range(MOVES):
         with nullcontext() if half else Rounding(last, move):
-            moved.append(_results(program.function(stable=True), [*map(near, tensors)]))
+            moved.append(results_as_tuple(program.function(stable=True)(*map(near, tensors))))
     apart = lambda found, truth: torch.stack([(m - truth).abs().nan_to_num(0, 0) for m in found]).amax(0)
     return [apart(found, truth) for *found, truth in zip(*moved, exact)]
 
 
-def _results(function, tensors: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    found = function(*tensors)
-    return tuple(r for r in (found if isinstance(found, tuple | list) else (found,)) if r is not None)
-
-
-def _wide(t: torch.Tensor) -> torch.Tensor:
-    return t.double() if t.is_floating_point() else t.clone()
-
-
-def _shown(program: Fuzzed, tensors: list[torch.Tensor], answer: gradients.Answers) -> gradients.Answers:
-    """The answer with NaN where it would be without `nan_to_num`, which makes 0 of a row that a hidden NaN spoils."""
+def _marked(program: Fuzzed, tensors: list[torch.Tensor], *given: gradients.Answers) -> list[gradients.Answers]:
+    """The answers with NaN where they have one without `nan_to_num`, which makes a row 0 that a hidden NaN spoils."""
     lines = tuple(re.sub(r"\.nan_to_num\([^)]*\)", "", line) for line in program.lines)
-    plain = _results(replace(program, lines=lines).function(stable=True), tensors)
-    pairs = zip_longest(answer.results, plain)
-    marked = (r if p is None or not r.is_floating_point() else r.masked_fill(p.isnan(), math.nan) for r, p in pairs)
-    return gradients.Answers(tuple(marked), answer.gradients)
+    plain = results_as_tuple(replace(program, lines=lines).function(stable=True)(*map(widened, tensors)))
+    mark = lambda r, p: r if p is None or not r.is_floating_point() else r.masked_fill(p.isnan(), math.nan)
+    pairs = [zip_longest(answer.results, plain) for answer in given]
+    return [gradients.Answers(tuple(mark(*p) for p in each), a.gradients) for each, a in zip(pairs, given, strict=True)]
 
 
 class _Counted:

@@ -10,7 +10,7 @@ from copy import deepcopy
 
 from tests.proofs.texts.tile_masks import ABSENT, mask_of
 
-BEYOND = ("True", "False", "({row} * 5 + {column} * 3) % 7 < 3", "{row} % 2 == 0")  # what may count there, too
+BEYOND = ("True", "False", "({row} * 5 + {column} * 3) % 7 < 3", "{row} % 2 == 0")  # when an element there may count
 
 
 def without_choices(text: str) -> str:
