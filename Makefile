@@ -109,7 +109,7 @@ $(VENV)/.ready: pyproject.toml
 	fi; \
 	$(VENV)/bin/python $(HAS_TORCH) || $(VENV)/bin/python -m pip install -q $(foreach word,$(TORCH),'$(word)') \
 	  || { test -z "$(ASKED)"; echo "no $(TORCH) here: pip chooses"; }; \
-	$(VENV)/bin/python -m pip install -q -e ".[solvers,test]" || { \
+	$(VENV)/bin/python -m pip install -q -e ".[test]" || { \
 	  test $$outer = yes; \
 	  $(VENV)/bin/python -m pip install -q --no-index --no-deps --no-build-isolation -e .; \
 	  $(VENV)/bin/python -m pip check || true; \

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from ..compiler import compiled_region, disk_cache
-from ..lowering.executors import GLUON
+from ..lowering.executors import GLUON, TRITON
 from ..lowering.schedule.setting_values import NAMES
 from ..runtime import executors, library_choice, operator
 from ..runtime.compare_results import mismatch
@@ -54,7 +54,7 @@ class Asked:
 def tune_call(asked: Asked, trial: Callable[[tuple], Trial], budget: int, gluon: bool, seed: int = 0) -> History:
     """Tries settings for one call; the fastest right one is kept in the region's entry of the cache."""
     kernels, sizes = asked.found.plan.kernels, asked.call.sizes
-    space = space_of(kernels, sizes, ("ptr", "gluon") if gluon else ("ptr",))
+    space = space_of(kernels, sizes, (TRITON.name, GLUON.name) if gluon else (TRITON.name,))
     prior = lambda point: predicted(kernels, configuration(point), sizes)
     history = tune(space, trial, budget, prior, seed, lambda point: needs(kernels, configuration(point)))
     if history.best is not None:

@@ -21,8 +21,6 @@ from onepass.tune.kernel_space import configuration, point, predicted, space_of
 from onepass.tune.trial_process import Outcome
 from tests.support.attention_terms import attention as example
 
-pytest.importorskip("sklearn")
-
 
 def attention(q, k, v):
     return torch.softmax(q @ k.mT * q.shape[-1] ** -0.5, -1) @ v

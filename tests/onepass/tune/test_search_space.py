@@ -13,11 +13,10 @@ from bench.measured import needed, predicted, space, table, trials
 from bench.replay import COUNTS, histories
 from bench.replay import OUT as REPLAY
 from bench.settings import SPILLED
+from onepass.lowering.schedule.kernel_time import executor_of
 from onepass.tune.bayesian_search import Cached, Trial, at_random, checked, replayed, tune
 from onepass.tune.kernel_space import configuration
 from onepass.tune.search_space import Constraint, Parameter, Space
-
-pytest.importorskip("sklearn")
 
 # Spaces --------------------------------------------------------------------------------------------------------------
 
@@ -125,7 +124,7 @@ def test_few_trials_spill_where_spills_are_refused(name):
 @pytest.mark.parametrize("executor, least", [("gluon", 0.98), ("triton", 0.95)])
 def test_spills_are_known_before_anything_is_compiled(executor, least):
     """Of all kernels of the table, against what the assembler says of them."""
-    rows = ((p, c, row) for p, some in table().items() for c, row in some.items() if c.executor == executor)
+    rows = ((p, c, row) for p, some in table().items() for c, row in some.items() if executor_of(c) == executor)
     ends = [((int(row["spilled"]) > SPILLED), needed(p, c)[1] > 0) for p, c, row in rows if row["ms"]]
     spilled = [known for said, known in ends if said]
     assert sum(said == known for said, known in ends) >= least * len(ends)
