@@ -37,6 +37,9 @@ FLOATING = ("float", "small", "positive", "float32")
 PLAIN = {"eager": lambda graph, inputs: graph, "aot": aot_eager_decomp_partition}
 
 
+Results = tuple[torch.Tensor, ...]
+
+
 @dataclass(frozen=True)
 class Answers:
     """What a function gave: its results, what it has written into its inputs, and the wanted gradients."""
@@ -69,14 +72,17 @@ def widened(t: torch.Tensor) -> torch.Tensor:
     return t.double() if t.is_floating_point() else t.clone()
 
 
-def answers(function: Callable, program: Fuzzed, tensors: list[torch.Tensor]) -> Answers:
-    """The results, the inputs as they are left where the function writes into them, and the wanted gradients."""
+def answers(function: Callable, program: Fuzzed, tensors: list[torch.Tensor], read: Answers | None = None) -> Answers:
+    """The results, the inputs as they are left where the function writes into them, and the wanted gradients.
+
+    read: the answers whose results say which elements get a cotangent, so that all runs get the same; else its own do.
+    """
     before = [t.clone() for t in tensors]
     names = list(program.inputs)
     leaves = [t.requires_grad_() for name, t in zip(names, tensors, strict=True) if name in program.wanted]
     given = [t.clone() if name in program.written else t for name, t in zip(names, tensors, strict=True)]
     results = results_as_tuple(function(*given))
-    gradients = _gradients(results, leaves, program.seed)
+    gradients = _gradients(results, leaves, program.seed, read.results if read else results)
     changed = (t for t, old in zip(given, before, strict=True) if not _same(t, old))
     return Answers(tuple(r.detach() for r in (*results, *changed)), gradients)
 
@@ -94,10 +100,10 @@ def _same(x: torch.Tensor, y: torch.Tensor) -> bool:
     return x.dtype == y.dtype and torch.equal(x.detach().nan_to_num(), y.nan_to_num())
 
 
-def _gradients(results: tuple[torch.Tensor, ...], leaves: list[torch.Tensor], seed: int) -> tuple[torch.Tensor, ...]:
+def _gradients(results: Results, leaves: list[torch.Tensor], seed: int, read: Results) -> Results:
     """The gradients of the leaves for random cotangents; zeros for a leaf that no cotangent reaches."""
     random = Random(seed)
-    pairs = [(r, _cotangent(r, random)) for r in results]
+    pairs = [(r, _cotangent(r, random, said)) for r, said in zip(results, read, strict=False)]
     pairs = [(r, g) for r, g in pairs if r.requires_grad]
     pairs = [(r, g) for r, g in pairs if random.random() < 0.75] or pairs
     if not pairs or not leaves:
@@ -107,11 +113,11 @@ def _gradients(results: tuple[torch.Tensor, ...], leaves: list[torch.Tensor], se
     return tuple(torch.zeros_like(t) if g is None else g for t, g in zip(leaves, found, strict=True))
 
 
-def _cotangent(result: torch.Tensor, random: Random) -> torch.Tensor:
+def _cotangent(result: torch.Tensor, random: Random, read: torch.Tensor) -> torch.Tensor:
     """Numbers that every dtype holds exactly, in some layout: each drawn, or one for all, as of a sum.
 
-    What is -∞ has 0: no loss that is a number reads it. (Through a score to which -∞ is added, autograd hands on what
-    it gets; a choice of -∞, which is the same function, hands on nothing.)
+    What `read` has as -∞ has 0: no loss that is a number reads it. (Through a score to which -∞ is added, autograd
+    hands on what it gets; a choice of -∞, which is the same function, hands on nothing.)
     """
     generator = torch.Generator().manual_seed(random.randint(0, 1 << 30))
     kind = random.choice(("each", "each", "each", "transposed", "one for all", "zero in part"))
@@ -120,7 +126,7 @@ def _cotangent(result: torch.Tensor, random: Random) -> torch.Tensor:
     if kind == "zero in part" and drawn.dim():
         drawn[..., drawn.shape[-1] // 2 :] = 0
     drawn = drawn.mT.contiguous().mT if kind == "transposed" and drawn.dim() > 1 else drawn.expand(result.shape)
-    return drawn.masked_fill(result == -inf, 0.0) if (result == -inf).any() else drawn
+    return drawn.masked_fill(read == -inf, 0.0) if (read == -inf).any() else drawn
 
 
 def difference(got: Answers, eager: Answers, exact: Answers, floor: float, hidden: bool, moved: Callable) -> str:
@@ -171,7 +177,7 @@ def what_became(reports: tuple[Report, ...], plain: str) -> str:
     return plain
 
 
-def movements(program: Fuzzed, tensors: list[torch.Tensor]) -> list[float]:
+def movements(program: Fuzzed, tensors: list[torch.Tensor], read: Answers | None = None) -> list[float]:
     """How far each exact gradient moves when every operation, forward and backward, rounds to the program's dtype.
 
     Where a row has one weight of 1, dP - Σ P · dP is 0, and what is left of it in any arithmetic is rounding. A shift
@@ -179,7 +185,7 @@ def movements(program: Fuzzed, tensors: list[torch.Tensor]) -> list[float]:
     """
     last = torch.finfo(getattr(torch, program.dtype)).eps
     doubles = [*map(widened, tensors)]
-    run = lambda: answers(program.function(stable=True), program, [t.clone() for t in doubles]).gradients
+    run = lambda: answers(program.function(stable=True), program, [t.clone() for t in doubles], read).gradients
     furthest = [0.0] * len(program.wanted)
     for maxima in (nullcontext, ConstantMaxima):
         with maxima():

@@ -299,9 +299,25 @@ def test_what_rounding_excuses_is_judged_in_float64(monkeypatch):
     monkeypatch.setitem(executors.EXECUTORS, "tiled", off)
     off_by = lambda g: 1.01 if g.dtype == torch.float32 else 1.0
     assert judge(TRAINED).kind == "derived" and torch.float64 in found
-    monkeypatch.setattr(gradients, "movements", lambda program, tensors: [1e9 * (program.dtype == "float32")] * 4)
+    monkeypatch.setattr(gradients, "movements", lambda program, *_: [1e9 * (program.dtype == "float32")] * 4)
     off_by = lambda g: 1.01
     assert judge(TRAINED).kind == "wrong"
+
+
+def test_every_run_gets_the_cotangents_of_eager():
+    """o is -∞ or ∞ in eager and NaN where keys and values are multiplied first: each chose its own cotangents."""
+    lines, shape = ("s = q @ k.mT", "return s @ v"), ("float", (3, 3, 16, 8))
+    sums = Fuzzed(lines, dict.fromkeys("qkv", shape), "float32", "infinite value at the end", 219, wanted=("k",))
+    assert judge(sums, strict=True).kind == "derived"
+
+
+def test_scores_of_float16_are_computed_twice_in_float32():
+    biased = "s = q @ k * 0.3 + 0.05 * (torch.arange(19) - torch.arange(22)[:, None])"
+    weights = "p = torch.exp(s - torch.logsumexp(s, -1, keepdim=True))"
+    same = "p, v = (x.to(torch.promote_types(p.dtype, v.dtype)) for x in (p, v))"
+    lines = (biased, weights, same, "return p @ v, p")
+    inputs = {"q": ("float", (3, 2, 22, 16)), "k": ("float", (3, 2, 16, 19)), "v": ("float", (3, 2, 19, 16))}
+    assert judge(Fuzzed(lines, inputs, "float16", "near the end of half", 138), strict=True).kind == "fused"
 
 
 NAN = torch.nan
