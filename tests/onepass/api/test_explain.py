@@ -49,7 +49,7 @@ def test_explain_says_everything(tmp_path):
     assert any(step.rule == "rescale_weighted_sum" for step in found.derivation)
     assert found.assumptions
     assert found.statistics[0]
-    text = str(found)
+    text = found.text(verbose=True)
     for word in ("captured", "extracted", "rescale_weighted_sum", "3 -> 1", "kernel", "search", "backward", "cache"):
         assert word in text
     assert json.loads(found.json())["regions"][0]["key"] == region.key
@@ -157,7 +157,7 @@ def test_explain_takes_keyword_inputs():
 
 def test_statistics_are_short_in_print_and_whole_in_json():
     found = onepass.explain(causal, *inputs(40))
-    (line,) = (line for line in str(found).splitlines() if line.strip().startswith("search"))
+    (line,) = (line for line in found.text(verbose=True).splitlines() if line.startswith("  search  "))
     assert "{" not in line and "matches " in line and " rules" in line
     assert json.loads(found.json())["regions"][0]["statistics"]["matches"]["rescale_sum"] >= 1
 
