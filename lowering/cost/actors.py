@@ -28,8 +28,8 @@ BEHIND = ("rescale",)  # done when the value products of the step before are
 
 @dataclass(frozen=True)
 class Prices:
-    """Clocks of each operation of a warpgroup, by its name. apart: of a step, beside them. store: of an item's results,
-    for one warpgroup. rows: of the copy of a warpgroup's rows.
+    """Clocks of each operation of a warpgroup, by its name. apart: of a step, beside them. store: that an item adds to
+    its steps, for one warpgroup. rows: of the copy of a warpgroup's rows.
     """
 
     clocks: Mapping[str, float]
@@ -63,11 +63,6 @@ def kind_of(operation: Operation) -> str:
     if "tensor" in operation.work:
         return PRODUCT
     return SPECIAL if operation.work.get("special", 0) > operation.work.get("fma", 0) else POINTWISE
-
-
-def _stored(program: str, w: int, prices: Prices, tiles: int) -> Work:
-    """A warpgroup's part of an item's results leaves."""
-    return Work(STORE, prices.store, f"{program}stores", STORED, f"results of warpgroup {w + 1}", tiles - 1)
 
 
 # Warp-specialised kernels ---------------------------------------------------------------------------------------------
@@ -185,7 +180,8 @@ class _Specialised:
         last = self.steps[-1]
         yield from self._values(w, last, tiles - 1)
         yield from self._finished(w, last, values + len(last.values))
-        yield _stored(self.program, w, self.prices, tiles)
+        lane, label = f"{self.program}stores", f"results of warpgroup {w + 1}"
+        yield Work(STORE, self.prices.store, lane, STORED, label, tiles - 1)
 
     def _next(self, n: int, t: int, tiles: int) -> list[Instruction]:
         """Waits for the tiles that the next step is the first to read."""
@@ -302,4 +298,5 @@ def _plain_warpgroup(
             kind, clocks = kind_of(operation), prices.clocks[operation.name]
             unit, what = (TENSOR, "products") if kind == PRODUCT else (VECTOR, "pointwise")
             yield Work(unit, clocks, lane + what, kind, operation.name, t)
-    yield _stored(program, w, prices, tiles)
+    lane, label = f"{program}start and stores", f"start, rows and results of warpgroup {w + 1}"
+    yield Work(STORE, prices.store, lane, STORED, label, tiles - 1)

@@ -118,7 +118,8 @@ def _settings(c: Config, kernel: Kernel, loop: Loop) -> str:
     rows = kernel.rows or "row"
     if isinstance(c, TritonConfig):
         across = f" by {c.loop_tile} {loop.dim}" if loop.tile else ""
-        return f"tiles of {c.row_tile} {rows}{across}, {c.warps} warps, {c.stages} stage{'' if c.stages == 1 else 's'}"
+        many = lambda count, what: f"{count} {what}{'' if count == 1 else 's'}"
+        return f"tiles of {c.row_tile} {rows}{across}, {many(c.warps, 'warp')}, {many(c.stages, 'stage')}"
     groups = "a warpgroup" if c.consumers == 1 else f"{c.consumers} warpgroups"
     said = [f"{groups} of {H200.product_rows} {rows} each, tiles of {c.loop_tile} {loop.dim}, {c.stages} in flight"]
     said += ["products in turn"] * c.turns + ["the next tile is waited for last"] * c.late
@@ -167,15 +168,21 @@ class _LoopInTime:
         """That a multiprocessor has at a time."""
         return self.config.residents if isinstance(self.config, HopperConfig) else self.at_once.resident
 
-    def spans(self, tiles: int) -> list[Span]:
-        """An item of so many tiles of every program, in clocks of the fitted rates."""
+    def spans(self, tiles: int, stretch: float = 1.0) -> list[Span]:
+        """An item of so many tiles of every program, in clocks of the fitted rates. stretch: by which clocks will be
+        longer, but those that an item adds.
+        """
         config, problem = self.config, self.problem
         if isinstance(config, HopperConfig):
             binding = bind(self.kernel)
             assert not isinstance(binding, str)
-            actors, counters = specialised(binding, problem, config, self._specialised(config, problem), tiles)
+            prices = self._specialised(config, problem)
+            prices = replace(prices, store=prices.store / stretch)
+            actors, counters = specialised(binding, problem, config, prices, tiles)
         else:
-            actors, counters = plain(problem, config, self._plain(config, problem), self.programs, tiles)
+            prices = self._plain(config, problem)
+            prices = replace(prices, store=prices.store / stretch)
+            actors, counters = plain(problem, config, prices, self.programs, tiles)
         return simulated(actors, (VECTOR,), counters)
 
     def _specialised(self, c: HopperConfig, problem: Problem) -> Prices:
@@ -222,7 +229,7 @@ def _drawn(empty: Timeline, loop: _LoopInTime) -> Timeline:
         return replace(empty, why_not="its steps only move data")
     stretch = loop.step / regular
     seconds = stretch / loop.device.clock
-    spans = [span for span in loop.spans(drawn) if span.work.lane.startswith("0 ")]
+    spans = [span for span in loop.spans(drawn, stretch) if span.work.lane.startswith("0 ")]
     boxes = tuple(_box(span, seconds) for span in spans)
     left_out = longest - drawn
     cut = min((b.start for b in boxes if b.step == BEFORE and b.kind not in ("copy", "store")), default=0.0)
@@ -258,7 +265,7 @@ def _box(span: Span, seconds: float) -> Box:
 
 def _lanes(boxes: tuple[Box, ...]) -> list[str]:
     """The lanes from top to bottom: copies, each warpgroup's products and pointwise work, stores."""
-    places = {"copies": 0, "warpgroup": 1, "stores": 2}
+    places = {"copies": 0, "warpgroup": 1, "stores": 2, "start": 2}
     names = dict.fromkeys(box.lane for box in boxes)
     order = lambda lane: (places[lane.split()[0]], lane.partition(":")[0], not lane.endswith("products"), lane)
     return sorted(names, key=order)

@@ -33,6 +33,15 @@ def step_of(kernel, config, sizes):
     return kernel_time.step_clocks(kernel_time.together(d), config) / H200.clock
 
 
+def ends_of(kernel, config, sizes):
+    """Clocks that an item adds to its steps, by the prediction's constants."""
+    d = demand_of(kernel, kernel.loops[0], config, sizes)
+    if isinstance(config, HopperConfig):
+        timing = kernel_time.HOPPER_TIMING
+        return (timing.bytes + timing.unsent * (not config.send)) * d.rows
+    return kernel_time.TRITON_TIMING.fixed + kernel_time.TRITON_TIMING.bytes * d.rows
+
+
 def overlaps(boxes):
     """Boxes of a lane of which one begins before the one in front of it has ended."""
     ordered = sorted(boxes, key=lambda box: box.start)
@@ -52,6 +61,8 @@ def test_the_picture_is_the_estimates(kind, dtype):
         assert one.step == pytest.approx(step_of(launch.kernel, launch.config, launch.sizes))
         assert one.form.startswith("warp-specialised") == isinstance(launch.config, HopperConfig)
         lanes = {lane: [box for box in one.boxes if box.lane == lane] for lane in one.lanes}
+        ends = sum(box.end - box.start for box in one.boxes if box.kind == "store")
+        assert ends * H200.clock == pytest.approx(ends_of(launch.kernel, launch.config, launch.sizes))
         assert all(lanes.values()) and sum(map(len, lanes.values())) == len(one.boxes)
         assert not any(map(overlaps, lanes.values()))
         assert all(0 <= box.start <= box.end <= one.end for box in one.boxes)

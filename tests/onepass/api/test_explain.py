@@ -182,7 +182,7 @@ def script(tmp_path):
 def test_command_explain(script, capsys, tmp_path):
     assert command.main(["explain", f"{script}:attention", "--html", str(tmp_path / "page.html")]) == 0
     said = capsys.readouterr().out
-    assert "1 fused" in said and f"{script}:4" in said
+    assert "Yes: 1 region" in said and f"{script}:4" in said
     assert (tmp_path / "page.html").exists()
 
 
@@ -228,7 +228,7 @@ def test_command_explain_takes_keyword_inputs(tmp_path, capsys):
     body = "def f(q, k, v, *, bias):\n    return torch.softmax(q @ k.mT, -1) @ v + bias\n"
     path.write_text(f"import torch\n{body}{inputs}")
     assert command.main(["explain", f"{path}:f"]) == 0
-    assert "1 fused" in capsys.readouterr().out
+    assert "Yes: 1 region" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("target", ["users.py", "nothing.py:f", "{script}:missing", "{script}:not a name"])
