@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -29,6 +30,9 @@ from .schedule.schedule_store import ScheduleStore
 from .schedule.setting_values import config_of
 from .tiled.executor import tiled_results
 from .triton.kernel import emit
+
+if TYPE_CHECKING:
+    from .cost.timeline import Timeline
 
 Tensors = Sequence[torch.Tensor]
 Inputs = Mapping[str, torch.Tensor]  # by name
@@ -266,6 +270,14 @@ class GluonExecutor(TritonExecutor):
         from .cost.plan_cost import seconds
 
         return seconds(plan, sizes)
+
+    def timelines(self, plan: Plan, kernel: Kernel, sizes: Sizes | None = None) -> tuple[Timeline, ...]:
+        """The schedule over time of each loop of a kernel's launches on an H200; none where a size is not known."""
+        if triton_missing():
+            return ()
+        from .cost.timeline import timelines
+
+        return timelines(plan, kernel, sizes)
 
     def slowdown(self, plan: Plan, sizes: Sizes) -> float:
         """By which part the plan was measured to be slower in this form than in plain Triton; 0 if it was not."""

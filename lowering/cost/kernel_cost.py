@@ -29,6 +29,8 @@ from . import work
 from .traffic import ProgramTiles, Traffic, loads, traffic
 
 THREADS_OF_A_SHORT_PROGRAM = 256  # of a kernel without loops
+STEPS, ENDS, IDLE = "steps of the loop", "beginnings and ends of work items", "idle when the last items run"
+BESIDE, WAITS, LAUNCH = "outside of the loop", "waits for memory", "launch"
 UNITS = {"tensor": "matrix products", "special": "special functions", "fma": "multiply-adds"}
 
 
@@ -51,7 +53,8 @@ TIMING = Timing()
 
 @dataclass(frozen=True)
 class Estimate:
-    """Seconds of a launch. parts: by bound, what it takes alone at peak rates. traffic: bytes of each tensor.
+    """Seconds of a launch. parts: by bound, what it takes alone at peak rates. traffic: bytes of each tensor. spent: by
+    what they are for, all of the seconds.
 
     why: of a kernel that cannot run, what it lacks; its seconds are infinite.
     """
@@ -60,6 +63,7 @@ class Estimate:
     parts: Mapping[str, float] = field(default_factory=dict)
     traffic: tuple[Traffic, ...] = ()
     why: str = ""
+    spent: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def bound(self) -> str:
@@ -79,7 +83,7 @@ def estimate(
     Raises NotPlannable where a dim that is held whole has no known size.
     """
     sizes = sizes or {}
-    demands = [_demand(kernel, loop, config, sizes, device, kept) for loop in kernel.loops]
+    demands = [demand_of(kernel, loop, config, sizes, device, kept) for loop in kernel.loops]
     if why := next((_lack(kernel, config) for d in demands if not d.resident), ""):
         return Estimate(inf, why=why)
     launch = _launch(kernel, config, sizes, device, demands)
@@ -91,12 +95,15 @@ def estimate(
         **_units(outside, demands, config, device),
         "launch": TIMING.launch,
     }
-    computing = sum(outside.values()) / _busy(launch, device) / device.clock
-    computing += sum(_loop_seconds(d, config, device) for d in demands)
-    computing += _waiting(launch, moved, device) if not demands else _behind_the_loop(kernel, config, moved, device)
-    together = corner(TIMING.corner, computing, parts["memory"])
+    loops = [kernel_time.loop_spent(d, config, device) for d in demands]
+    steps, ends, idle = (sum(found[n] for found in loops) for n in range(3))
+    beside = sum(outside.values()) / _busy(launch, device) / device.clock
+    beside += _waiting(launch, moved, device) if not demands else _behind_the_loop(kernel, config, moved, device)
+    computing = steps + ends + idle + beside
     # A loop's predicted time contains its reads from the L2, so the L2 bounds the sum and adds nothing to it.
-    return Estimate(TIMING.launch + max(together, parts["cache"]), parts, moved)
+    total = max(corner(TIMING.corner, computing, parts["memory"]), parts["cache"])
+    spent = {STEPS: steps, ENDS: ends, IDLE: idle, BESIDE: beside, WAITS: total - computing, LAUNCH: TIMING.launch}
+    return Estimate(TIMING.launch + total, parts, moved, spent=spent)
 
 
 def _launch(kernel: Kernel, c: Config, sizes: Sizes, device: HopperGpu, demands: list[Demand]) -> ProgramTiles:
@@ -113,7 +120,9 @@ def _busy(launch: ProgramTiles, device: HopperGpu) -> float:
     return device.multiprocessors * max(1e-9, launch.programs / (waves * launch.together))
 
 
-def _demand(kernel: Kernel, loop: Loop, c: Config, sizes: Sizes, device: HopperGpu, kept: float) -> Demand:
+def demand_of(
+    kernel: Kernel, loop: Loop, c: Config, sizes: Sizes, device: HopperGpu = H200, kept: float = 1.0
+) -> Demand:
     """What a loop asks for, of the tiles that run."""
     found = kernel_time.demand(kernel, loop, c, sizes, device, refined=True)
     if isinstance(c, HopperConfig):
@@ -158,12 +167,6 @@ def _binding(kernel: Kernel):
 
 def _lack(kernel: Kernel, c: Config) -> str:
     return f"{kernel.name} does not fit with {c}: it needs more shared memory or registers than a program may have"
-
-
-def _loop_seconds(d: Demand, c: Config, device: HopperGpu) -> float:
-    """The time of a loop on the multiprocessors, without the launch."""
-    launch = kernel_time.HOPPER_TIMING.launch if isinstance(c, HopperConfig) else 0.0
-    return max(0.0, kernel_time.loop_seconds(d, c, device) - launch)
 
 
 def _waiting(launch: ProgramTiles, moved: tuple[Traffic, ...], device: HopperGpu) -> float:

@@ -27,11 +27,12 @@ ARCHITECTURE = "sm_90"
 
 @dataclass(frozen=True)
 class KernelEstimate:
-    """A kernel as it is launched, with its schedule, and what that takes."""
+    """A kernel as it is launched, with its schedule, and what that takes. sizes: with the number of parts of a loop."""
 
     kernel: Kernel
     config: Config
     estimate: Estimate
+    sizes: dict
 
 
 def plan_estimate(
@@ -44,7 +45,7 @@ def plan_estimate(
     found = []
     for kernel in (with_split_states(plan, fits) if hopper else plan).kernels:
         for one, config, known in scheduled(kernel, sizes, device, hopper):
-            found.append(KernelEstimate(one, config, estimate(one, config, known, device, kept)))
+            found.append(KernelEstimate(one, config, estimate(one, config, known, device, kept), known))
     return tuple(found)
 
 

@@ -239,15 +239,27 @@ def loop_seconds(d: Demand, c: Config, device: HopperGpu = H200, interval: int =
 
     interval: a step of a warp-specialised kernel takes at least so many clocks.
     """
+    launch = HOPPER_TIMING.launch if isinstance(c, HopperConfig) and d.resident and d.blocks else 0.0
+    return sum(loop_spent(d, c, device, interval)) + launch
+
+
+def loop_spent(
+    d: Demand, c: Config, device: HopperGpu = H200, interval: int = 0
+) -> tuple[float, float, float]:
+    """Predicted seconds of one loop: of steps, of what items add to them, and idle ones at its end."""
     if not d.resident or not d.blocks:
-        return inf if not d.resident else 0.0
+        return (inf if not d.resident else 0.0, 0.0, 0.0)
     if isinstance(c, HopperConfig):
-        return pipeline_time.seconds(HOPPER_TIMING, d, c, device, interval)
-    timing = TRITON_TIMING
-    d = replace(d, resident=min(d.resident, ceil(d.blocks / device.multiprocessors)))  # as many as there are
-    ends = timing.fixed + timing.bytes * d.rows
-    total = (d.steps * step_clocks(d, c) + d.blocks * ends) / d.resident / device.multiprocessors
-    return total * _idle(d, timing, device) / device.clock
+        return pipeline_time.spent(HOPPER_TIMING, d, c, device, interval)
+    timing, d = TRITON_TIMING, together(d, device)
+    scale = d.resident * device.multiprocessors * device.clock
+    steps, ends = d.steps * step_clocks(d, c) / scale, d.blocks * (timing.fixed + timing.bytes * d.rows) / scale
+    return steps, ends, (steps + ends) * (_idle(d, timing, device) - 1)
+
+
+def together(d: Demand, device: HopperGpu = H200) -> Demand:
+    """The demand with as many blocks at once as there are."""
+    return replace(d, resident=min(d.resident, ceil(d.blocks / device.multiprocessors)))
 
 
 def _idle(d: Demand, timing: TritonTiming, device: HopperGpu) -> float:

@@ -90,8 +90,11 @@ def clocks(timing: HopperTiming, d: Demand, c: HopperConfig) -> tuple[float, flo
     return corner(timing.corner, core, ring, d.copy * c.residents), chain
 
 
-def seconds(timing: HopperTiming, d: Demand, c: HopperConfig, device: HopperGpu, interval: int = 0) -> float:
-    """Time of one launch. interval: the least clocks of a step, by a schedule at peak rates.
+def spent(
+    timing: HopperTiming, d: Demand, c: HopperConfig, device: HopperGpu, interval: int = 0
+) -> tuple[float, float, float]:
+    """Seconds of a launch: of steps, of what items add to them, and idle ones at its end. interval: the least clocks of
+    a step, by a schedule at peak rates.
 
     Items of one length run in waves; others are given out by a table, which is as good as even.
     """
@@ -103,4 +106,10 @@ def seconds(timing: HopperTiming, d: Demand, c: HopperConfig, device: HopperGpu,
         total = ceil(d.blocks / programs) * (d.longest * step + end)
     else:
         total = max((d.steps * step + d.blocks * end) / programs, d.longest * step + end)
-    return total / device.clock + timing.launch
+    steps, ends = d.steps * step / programs, d.blocks * end / programs
+    return steps / device.clock, ends / device.clock, max(0.0, total - steps - ends) / device.clock
+
+
+def seconds(timing: HopperTiming, d: Demand, c: HopperConfig, device: HopperGpu, interval: int = 0) -> float:
+    """Time of one launch. interval: as in `spent`."""
+    return sum(spent(timing, d, c, device, interval)) + timing.launch

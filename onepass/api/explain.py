@@ -36,7 +36,7 @@ def explain(
     >>> q, k, v = (torch.randn(2, 4, 32, 64) for _ in range(3))
     >>> report = onepass.explain(attend, q, k, v)
     >>> print(str(report).splitlines()[0])
-    onepass: 1 fused, 0 left as written, in 1 graph
+    Is it fused?          Yes: 1 region
     """
     import torch
     from torch._dynamo import config

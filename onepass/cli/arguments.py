@@ -15,6 +15,8 @@ FUNC = "a function or a module (an instance) of the file; its inputs come from e
 def _explain(parser: CommandParser) -> None:
     _add_inputs(parser)
     parser.add_argument("--dynamic", action="store_true", help="sizes are symbols, as with torch.compile(dynamic=True)")
+    text = "also how onepass came to it: the search, the cache, the check of the plan, settings of kernels"
+    parser.add_argument("--verbose", action="store_true", help=text)
     parser.add_argument("--json", action="store_true", help="print JSON")
     text = "also the gradients in full: their forms, laws, saved values and kernels"
     parser.add_argument("--gradients", action="store_true", help=text)

@@ -21,6 +21,7 @@ from textwrap import fill
 from typing import Any, NoReturn
 
 from .. import __version__
+from ..wording.report_text import QUESTION
 from .arguments import ARGUMENTS
 from .values import CommandParser
 
@@ -130,7 +131,7 @@ def _explain(chosen) -> int:
         path = Path(chosen.target.rpartition(":")[0]).resolve()
         print(f"onepass explain: {chosen.target} fails: {error_line(error, path)}", file=sys.stderr)
         return MISUSED
-    print(report.json() if chosen.json else _shown(str(report)))
+    print(report.json() if chosen.json else _shown(report.text(chosen.verbose)))
     try:
         _write(report, chosen)
     except OSError as error:
@@ -150,8 +151,9 @@ def _shown(text: str) -> str:
 
 def _folded(line: str, width: int) -> str:
     """The line, gone on with below its text where it is too wide."""
-    indent = " " * (INDENT_OF_A_TEXT if line.startswith("  ") else 0)
-    return fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    answer = line[:QUESTION].rstrip().endswith("?") or not line[:QUESTION].strip()
+    indent = QUESTION if answer else INDENT_OF_A_TEXT if line.startswith("  ") else 0
+    return fill(line, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
 
 
 def _working(what: str) -> AbstractContextManager:

@@ -16,6 +16,7 @@ from .values import GivenShape, meant
 ON_HOPPER = "the line `elsewhere` of a kernel says what would run on it"
 PLAIN = "kernels are plain Triton on it, compiled for it in the tests, and not run there"
 GPUS = {"h100": ON_HOPPER, "h200": ON_HOPPER, "a100": PLAIN, "b200": PLAIN, "mi300x": PLAIN}
+LARGE = "where the call takes long on the CPU, --device meta computes nothing"
 CAPABILITIES = {"h100": (9, 0), "h200": (9, 0), "a100": (8, 0), "b200": (10, 0), "mi300x": None}
 KNOWN = f"devices of torch are known, as cpu or cuda, and to `explain` GPUs that are not here: {', '.join(GPUS)}"
 
@@ -46,7 +47,7 @@ class InputChoice:
 def made(function: Callable, name: str, choice: InputChoice) -> TargetFunction:
     """The function with tensors of the shapes given. `name` is for messages. Raises TargetError."""
     shapes = _by_name(function, name, choice.shapes)
-    tensors_by_name = dict(zip(shapes, tensors(shapes.values())))
+    tensors_by_name = dict(zip(shapes, tensors(shapes.values(), choice.device)))
     by_position = [p.name for p in _parameters(function) if p.kind is p.POSITIONAL_ONLY and p.name in shapes]
     return TargetFunction(function, tuple(tensors_by_name.pop(n) for n in by_position), tensors_by_name)
 
@@ -76,14 +77,16 @@ def needed(function: Callable) -> list[inspect.Parameter]:
     return [p for p in _parameters(function) if p.default is p.empty]
 
 
-def tensors(shapes: Iterable[GivenShape]) -> list:
-    """Random tensors from a fixed seed: normal numbers; of other dtypes, zeros and ones."""
+def tensors(shapes: Iterable[GivenShape], device: str = "") -> list:
+    """Random tensors from a fixed seed: normal numbers; of other dtypes, zeros and ones. On meta, none take memory."""
     import torch
 
     generator, found = torch.Generator().manual_seed(0), []
     for given in shapes:
         dtype = getattr(torch, given.dtype or "float32")
-        if dtype.is_floating_point:
+        if device == "meta":
+            found.append(torch.empty(given.sizes, dtype=dtype, device=device))
+        elif dtype.is_floating_point:
             found.append(torch.randn(given.sizes, generator=generator).to(dtype))
         else:
             found.append(torch.randint(0, 2, given.sizes, generator=generator).to(dtype))
@@ -122,7 +125,7 @@ def from_afar(device: str) -> tuple[str, str]:
     if torch.cuda.is_available() and name in torch.cuda.get_device_name().lower():
         return "cuda", ""
     missing = f"there is no {device.upper()} here: inputs are on the CPU, and fusion is decided as on that GPU"
-    return "cpu", f"{missing}; {GPUS[name]}"
+    return "cpu", f"{missing}; {GPUS[name]}; {LARGE}"
 
 
 def _device(text: str):

@@ -1,1 +1,1 @@
-"""What was done and why, as records and as text."""
+"""What was done and why, as records, and who is told of it."""

@@ -18,10 +18,10 @@ from torch._logging import trace_structured
 
 from ..lowering.source_folder import debug_folder, keep_stage
 from ..process_state import registered
+from ..wording.text import headline, way_out
 from .page_files import write_page
 from .records import Report, record
 from .requirements import hold
-from .text import headline, way_out
 
 log = logging.getLogger(__name__)
 ARTIFACT = "onepass_report"
@@ -58,9 +58,9 @@ def publish(report: Report, require: str = "nothing") -> None:
     trace_structured(
         "artifact",
         metadata_fn=lambda: {"name": ARTIFACT, "encoding": "string"},
-        payload_fn=lambda: str(report),
+        payload_fn=lambda: report.text(verbose=True),
     )
-    keep_stage(f"report of {function}", str(report) if debug_folder() else "")
+    keep_stage(f"report of {function}", report.text(verbose=True) if debug_folder() else "")
     write_page(report, str(function))
     hold(report, require, part=bool(report.breaks) or (resumed and known))
     _warn(report, function)

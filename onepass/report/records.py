@@ -17,8 +17,16 @@ from ..egraph.derivation.certificate import Derivation
 from ..lowering.plan.records import Plan
 from ..messages import Message
 from ..process_state import keep_latest, registered
-from .text import derivative_lines, headline, law_lines, law_outcome, notebook_cell, region_headline, region_lines
-from .text import report_lines as lines_of_report
+from ..wording.answers import Answer, answers
+from ..wording.report_text import notebook_cell, report_lines
+from ..wording.text import (
+    derivative_lines,
+    headline,
+    law_lines,
+    law_outcome,
+    region_headline,
+    region_lines,
+)
 
 CERTIFICATE_FORMAT = 1
 
@@ -243,7 +251,11 @@ class RegionReport:
         return tuple(dict.fromkeys(s.rule for s in self.derivation if s.trusted))
 
     def __str__(self) -> str:
-        return "\n".join(region_lines(self))
+        return self.text()
+
+    def text(self, verbose: bool = False) -> str:
+        """The text of the region. verbose: also the search, the cache, the check of the plan, settings of kernels."""
+        return "\n".join(region_lines(self, verbose))
 
     def __repr__(self) -> str:
         return f"<RegionReport: {region_headline(self)}>"
@@ -318,8 +330,19 @@ class Report:
         """What became of each law that was given, in all regions: a sentence for each."""
         return tuple(law_lines(self))
 
+    @property
+    def answers(self) -> tuple[Answer, ...]:
+        """Is it fused, why not, how much faster, what runs on my GPU: each with its answer."""
+        return answers(self)
+
     def __str__(self) -> str:
-        return "\n".join(lines_of_report(self))
+        return self.text()
+
+    def text(self, verbose: bool = False) -> str:
+        """The text, which begins with the four answers. verbose: also how the engine came to its form: the search, the
+        cache, the check of the plan, settings of kernels.
+        """
+        return "\n".join(report_lines(self, verbose))
 
     def __repr__(self) -> str:
         return f"<Report: {headline(self)}>"
@@ -333,6 +356,7 @@ class Report:
         data = asdict(plain) | {"passes": self.passes, "bytes": self.bytes}
         for written, region in zip(data["regions"], self.regions, strict=True):
             written["proof"] = str(region.derivation)
+        data |= {"answers": [asdict(answer) for answer in self.answers]}
         data |= {"assumptions": self.assumptions, "trusted": self.trusted, "laws": self.laws}
         return json.dumps(data, indent=1, default=str)
 
@@ -344,7 +368,7 @@ class Report:
 
     def save(self, path: str | PathLike) -> Path:
         """Writes one self-contained page of HTML and returns its path."""
-        from .page import page  # draws masks by torch, which reading a record does not need
+        from ..page.page import page  # draws masks by torch, which reading a record does not need
 
         path = Path(path)
         path.write_text(page(self), encoding="utf-8")

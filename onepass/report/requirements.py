@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 from .. import messages
 from ..errors import NotFused
+from ..wording.text import way_out
 from .records import Report
-from .text import way_out
 
 
 def hold(report: Report, require: str, *, part: bool = False) -> None:

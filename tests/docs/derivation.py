@@ -11,8 +11,8 @@ from textwrap import wrap
 import torch
 
 import onepass
-from onepass.report.loop_nest import loop_nest
 from onepass.report.records import RegionReport
+from onepass.wording.loop_nest import loop_nest
 
 PAGE = Path(__file__).parents[2] / "docs" / "derivation.md"
 CODE = """import torch

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from onepass.report.records import RegionReport, Report
+from onepass.wording.answers import Answer
 
 PAGE = Path(__file__).parents[2] / "docs" / "report.schema.json"
 PLAIN = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null", dict: "object"}
@@ -23,6 +24,7 @@ ADDED = {  # what Report.json adds to the fields
         "assumptions": {"type": "array", "items": {"type": "string"}},
         "trusted": {"type": "array", "items": {"type": "string"}},
         "laws": {"type": "array", "items": {"type": "string"}},
+        "answers": {"type": "array", "items": {"$ref": "#/$defs/Answer"}},
     },
     RegionReport: {"proof": {"type": "string"}, "data": {"type": "null"}},
 }
@@ -32,6 +34,7 @@ def schema() -> dict[str, Any]:
     """The schema, with one definition for each record."""
     definitions: dict[str, Any] = {}
     root = _of(Report, definitions)
+    _of(Answer, definitions)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "A report of onepass",

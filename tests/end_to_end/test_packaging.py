@@ -74,7 +74,7 @@ def test_wheel_holds_every_module(built):
 
 
 def test_wheel_holds_the_templates_of_pages(built):
-    code = "import json, onepass; from onepass.report.page import page; print(json.dumps(page(onepass.Report())))"
+    code = "import json, onepass; from onepass.page.page import page; print(json.dumps(page(onepass.Report())))"
     assert "What runs on my GPU?" in built.python(code)
 
 

@@ -44,7 +44,9 @@ TABLE = {
     "lowering/cost": "plan analysis planning launch hopper schedule triton gluon",
     "lowering/joined": "plan analysis masks planning codegen launch hopper schedule triton gluon readback",
     "lowering": "plan analysis masks planning tiled codegen launch hopper schedule triton gluon cost joined readback",
-    "onepass/report": "",
+    "onepass/wording": "",
+    "onepass/page": "wording",
+    "onepass/report": "wording page",
     "onepass/graph": "",
     "onepass/regions": "graph",
     "onepass/translate": "graph",
@@ -59,7 +61,7 @@ TABLE = {
     "onepass/testing": "report api",
     "onepass/tune": "report graph regions translate compiler fusion runtime graph_passes api",
     "onepass/bench": "report graph regions translate compiler fusion runtime graph_passes api",
-    "onepass/cli": "report graph regions translate compiler fusion runtime graph_passes api testing tune bench",
+    "onepass/cli": "wording report graph regions translate compiler fusion runtime graph_passes api testing tune bench",
     "onepass": "report compiler api distributed cli testing runtime",  # doors
 }
 EVERY_FOLDER = "every folder"

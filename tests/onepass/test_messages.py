@@ -24,8 +24,8 @@ from onepass.distributed.shared_attention import Sides, proved
 from onepass.errors import NotFused, Refusal
 from onepass.graph.trace import aten_graph, program_of
 from onepass.regions.region import Region
-from onepass.report.text import way_out
 from onepass.translate.translate import translate
+from onepass.wording.text import way_out
 from tests.docs.refusals import PROGRAMS, Program
 
 pytestmark = pytest.mark.usefixtures("fresh")

@@ -49,7 +49,7 @@ def test_explain_says_everything(tmp_path):
     assert any(step.rule == "rescale_weighted_sum" for step in found.derivation)
     assert found.assumptions
     assert found.statistics[0]
-    text = str(found)
+    text = found.text(verbose=True)
     for word in ("captured", "extracted", "rescale_weighted_sum", "3 -> 1", "kernel", "search", "backward", "cache"):
         assert word in text
     assert json.loads(found.json())["regions"][0]["key"] == region.key
@@ -157,7 +157,7 @@ def test_explain_takes_keyword_inputs():
 
 def test_statistics_are_short_in_print_and_whole_in_json():
     found = onepass.explain(causal, *inputs(40))
-    (line,) = (line for line in str(found).splitlines() if line.strip().startswith("search"))
+    (line,) = (line for line in found.text(verbose=True).splitlines() if line.startswith("  search  "))
     assert "{" not in line and "matches " in line and " rules" in line
     assert json.loads(found.json())["regions"][0]["statistics"]["matches"]["rescale_sum"] >= 1
 
@@ -182,7 +182,7 @@ def script(tmp_path):
 def test_command_explain(script, capsys, tmp_path):
     assert command.main(["explain", f"{script}:attention", "--html", str(tmp_path / "page.html")]) == 0
     said = capsys.readouterr().out
-    assert "1 fused" in said and f"{script}:4" in said
+    assert "Yes: 1 region" in said and f"{script}:4" in said
     assert (tmp_path / "page.html").exists()
 
 
@@ -228,7 +228,7 @@ def test_command_explain_takes_keyword_inputs(tmp_path, capsys):
     body = "def f(q, k, v, *, bias):\n    return torch.softmax(q @ k.mT, -1) @ v + bias\n"
     path.write_text(f"import torch\n{body}{inputs}")
     assert command.main(["explain", f"{path}:f"]) == 0
-    assert "1 fused" in capsys.readouterr().out
+    assert "Yes: 1 region" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("target", ["users.py", "nothing.py:f", "{script}:missing", "{script}:not a name"])

@@ -11,6 +11,7 @@ import pytest
 from onepass import __version__
 from onepass.cli import commands
 from onepass.cli.commands import COMMANDS, MISUSED, main
+from onepass.wording.report_text import QUESTION
 
 
 def test_the_version_is_printed(capsys):
@@ -149,3 +150,19 @@ def test_a_report_has_relative_paths_and_on_a_terminal_its_width(monkeypatch, tm
     lines = commands._shown(text).splitlines()
     assert len(lines) == 5 and max(map(len, lines)) <= 80
     assert all(line.startswith(" " * 14 + "word") for line in lines[3:])
+    text = f"Why not?              {'word ' * 30}end\n{' ' * QUESTION}{'more ' * 30}end"
+    lines = commands._shown(text).splitlines()
+    assert len(lines) == 6 and max(map(len, lines)) <= 80 and lines[0].startswith("Why not?              word")
+    assert all(line.startswith((" " * QUESTION + "word", " " * QUESTION + "more")) for line in lines[1:])
+
+
+def test_what_the_engine_did_is_printed_where_it_is_asked_for(tmp_path, capsys):
+    (tmp_path / "m.py").write_text("import torch\ndef f(q, k, v):\n    return torch.softmax(q @ k.mT, -1) @ v\n")
+    said = {}
+    for option in ([], ["--verbose"]):
+        assert commands.main(["explain", f"{tmp_path}/m.py:f", *option]) == 0
+        said[bool(option)] = capsys.readouterr().out
+    assert said[False].startswith("Is it fused?          Yes: 1 region\n")
+    labels = {verbose: {line[:14].strip() for line in text.splitlines()} for verbose, text in said.items()}
+    assert labels[True] - labels[False] == {"planned", "shape", "plan", "search", "cache"}
+    assert labels[False] < labels[True]

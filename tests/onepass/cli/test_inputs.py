@@ -100,6 +100,17 @@ def test_a_gpu_that_is_not_here_is_reported_from_afar(device, said, tmp_path, ca
     found = capsys.readouterr()
     assert "elsewhere   on a Hopper GPU, warp-specialised Gluon" in found.out
     assert (f"there is no {device.upper()} here" in found.err and said in found.err) == bool(said)
+    assert ("--device meta computes nothing" in found.err) == bool(said)
+
+
+def test_large_sizes_on_meta_take_no_time_and_have_the_estimates(tmp_path, capsys):
+    (tmp_path / "model.py").write_text(
+        "import torch\ndef attention(q, k, v):\n    return torch.softmax(q @ k.mT, -1) @ v\n"
+    )
+    asked = [f"{tmp_path / 'model.py'}:attention", "--shape", "64,64,16384,64", "--dtype", "bfloat16"]
+    assert main(["explain", *asked, "--device", "meta", "--html", str(tmp_path / "out.html")]) == 0
+    assert "At least " in capsys.readouterr().out.split("How much faster?")[1].splitlines()[0]
+    assert "<svg class=\"schedule\"" in (tmp_path / "out.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("device", ["h100", "cpu"])

@@ -215,7 +215,7 @@ def test_a_bare_report_is_one_line():
     where = f"test_records.py:{picked.__code__.co_firstlineno + 1}"
     said = f"2 fused, 1 left as written: argmax stands between two contractions ({where})"
     assert repr(found) == f"<Report: {said}>" and (found.fused, found.left) == (2, 1)
-    assert str(found).startswith("onepass: 2 fused, 1 left as written, in 1 graph\n") and f"{found}" == str(found)
+    assert str(found).startswith("Is it fused?          In part: 2 of 3 regions\n") and f"{found}" == str(found)
     region = found.regions[0]
     assert repr(region) == f"<RegionReport: {line(attend, 1)}, 1 kernel>"
     assert repr(replace(region, count=2, places=())) == "<RegionReport: (source line unknown) (2 times), 1 kernel>"

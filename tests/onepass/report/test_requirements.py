@@ -11,7 +11,7 @@ from onepass.errors import NotFused, OptionError
 from onepass.messages import ONE_PRODUCT_IN_TRAINING, UNKNOWN_BETWEEN
 from onepass.report.records import Refused, Report
 from onepass.report.requirements import hold
-from onepass.report.text import way_out
+from onepass.wording.text import way_out
 
 pytestmark = pytest.mark.usefixtures("fresh")
 X = torch.randn(2, 20, 16)

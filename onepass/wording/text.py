@@ -1,11 +1,10 @@
-"""A report as text: lines with a label each, in the order in which a reader asks.
+"""A region as text: lines with a label each, in the order in which a reader asks; and what several readers need.
 
 Everything comes from the records; nothing is looked up here. Example of a line: `passes      3 -> 1, in 2 loops`.
 """
 
 from __future__ import annotations
 
-import html
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -21,30 +20,10 @@ RegionReport = Any
 KernelReport = Any
 DerivativeReport = Any
 
+
 def way_out(refused: Any) -> str:
     """What to change so that the region can be fused, and where the page of refusals says more."""
     return messages.way_out(refused.code)
-
-
-def report_lines(report: Report) -> Iterator[str]:
-    """The text of a report, line by line."""
-    many = "graph" if report.graphs == 1 else "graphs"
-    head = f"onepass: {report.fused} fused, {len(report.refusals)} left as written, in {report.graphs} {many}"
-    yield head + (f" ({report.title})" if report.title else "")
-    for number, region in enumerate(report.regions, 1):
-        yield f"\nregion {number}"
-        yield from (f"  {line}" for line in region_lines(region))
-    for refused in report.refusals:
-        yield f"\nleft as written: {refused.where}\n  {refused.reason}\n  way out: {way_out(refused)}"
-    for failure in report.failures:
-        yield f"\nfailed inside onepass, the original runs: {failure}"
-    for found in report.breaks:
-        yield f"\ngraph break: {found.where}\n  {found.reason}; nothing is fused across it"
-    for number, sentence in enumerate(nothing_lines(report)):
-        yield sentence if number else f"\n{sentence}"
-    if len(report.regions) != 1:  # one region says it itself
-        for number, sentence in enumerate(law_lines(report)):
-            yield f"{'' if number else chr(10)}law {sentence}"
 
 
 def nothing_lines(report: Report) -> Iterator[str]:
@@ -55,8 +34,8 @@ def nothing_lines(report: Report) -> Iterator[str]:
         many = "the graph" if report.graphs == 1 else "any graph"
         said = "no two products with a reduction that is known (a softmax, a sum, a maximum) between them were found"
         yield f"{said} in {many}: there is nothing to fuse"
-        yield "(a product with weights, or with one matrix for a whole batch, is a layer, and layers are left to torch;"
-        yield " one product of which only reductions are read is fused from 2^21 elements on)"
+        layers = "a product with weights, or with one matrix for a whole batch, is a layer, which is left to torch"
+        yield f"({layers}; one product of which only reductions are read is fused from 2^21 elements on)"
 
 
 def law_lines(report: Report) -> Iterator[str]:
@@ -141,8 +120,8 @@ def short_place(refused: Any) -> str:
     return f"{Path(refused.file).name}:{refused.line}" if refused.file else "line unknown"
 
 
-def region_lines(region: RegionReport) -> Iterator[str]:
-    """A region's report, a label in front of each line."""
+def region_lines(region: RegionReport, verbose: bool = False) -> Iterator[str]:
+    """A region's report, a label in front of each line. verbose: also how the engine came to it."""
     times = f" ({region.count} times)" if region.count > 1 else ""
     yield f"at          {', '.join(region.places) or '(source line unknown)'}{times}"
     yield from _labelled("captured", region.captured)
@@ -151,11 +130,9 @@ def region_lines(region: RegionReport) -> Iterator[str]:
     yield f"passes      {region.passes[0]} -> {region.passes[1]}{in_loops(region)}"
     yield f"bytes       {bytes_text(region.bytes[0])} -> {bytes_text(region.bytes[1])} (estimated)"
     for kernel in region.kernels:
-        yield from _kernel_lines(kernel, region.device)
-    yield from _line_each("plan", filter(None, [region.plan_check]))
+        yield from _kernel_lines(kernel, region.device, verbose)
     yield from _line_each("between", region.between)
     yield from _line_each("around", region.around)
-    yield "search      " + ", ".join(f"{k} {statistic(v)}" for k, v in region.statistics.items())
     yield f"runs by     {runner(region)}"
     if region.deterministic:
         yield "repeats     the plan is deterministic: its sums are in a fixed order"
@@ -170,16 +147,25 @@ def region_lines(region: RegionReport) -> Iterator[str]:
         yield f"runs by     {region.forward_mode_ran} (forward mode)"
     for found in (region.gradients, region.tangents):
         if found is not None:
-            yield from derivative_lines(found, region.device)
-    yield f"cache       {region.cache}"
+            yield from derivative_lines(found, region.device, verbose)
+    yield from _engine_lines(region) if verbose else ()
     yield from _line_each("assumes", region.assumptions)
     yield from _line_each("trusted", (f"{t}: not proved, used on its author's word" for t in region.trusted))
     yield from _line_each("law", (f"{name}: {said}" for name, said in region_laws(region)))
     yield from _line_each("note", region.notes)
 
 
-def derivative_lines(found: DerivativeReport, device: str = "cpu") -> Iterator[str]:
-    """What is said of gradients or tangents, a label in front of each line."""
+def _engine_lines(region: RegionReport) -> Iterator[str]:
+    """How the engine came to the region's form."""
+    yield from _line_each("planned", filter(None, [", ".join(region.plan_passes)]))
+    yield from _line_each("shape", region.shape_reasons)
+    yield from _line_each("plan", filter(None, [region.plan_check]))
+    yield f"search      {search(region)}"
+    yield f"cache       {region.cache}"
+
+
+def derivative_lines(found: DerivativeReport, device: str = "cpu", verbose: bool = False) -> Iterator[str]:
+    """What is said of gradients or tangents, a label in front of each line. verbose: as of `region_lines`."""
     if found.why_not:
         yield f"{found.kind:11} not derived, the original calls compute them: {found.why_not}"
         return
@@ -194,7 +180,7 @@ def derivative_lines(found: DerivativeReport, device: str = "cpu") -> Iterator[s
         yield from _labelled(what, f"{size}\n{saved.form}")
     yield from _line_each("equation", found.equations)
     for kernel in found.kernels:
-        yield from _kernel_lines(kernel, device)
+        yield from _kernel_lines(kernel, device, verbose)
         yield from _line_each("stores", [", ".join(kernel.stores)])
         products = f"{len(kernel.products)} for each tile: {'; '.join(kernel.products)}"
         yield from _line_each("products", [products if kernel.products else "none"])
@@ -212,13 +198,13 @@ def _rule_lines(steps: Iterable[Any]) -> Iterator[str]:
         yield f"{'rules' if number == 1 else '':11} {number:2}. {step.rule}{again}: {step.law}"
 
 
-def _kernel_lines(kernel: KernelReport, device: str) -> Iterator[str]:
+def _kernel_lines(kernel: KernelReport, device: str, verbose: bool) -> Iterator[str]:
     where = f", source {kernel.source}" if kernel.source else ""
     loops = f"loops over {', '.join(kernel.loops)}" if kernel.loops else "no loop"
     yield f"kernel      {kernel.name}: grid ({', '.join(kernel.grid)}), rows {kernel.rows or '-'}, {loops}{where}"
     yield from _line_each("mask", kernel.masks)
     yield from _line_each("in parts", filter(None, [kernel.parts]))
-    yield from _form(device, kernel.form)
+    yield from _form(device, kernel.form if verbose else kernel.form.partition("\n")[0])
     yield from _line_each("estimated", filter(None, [kernel.estimate]))
 
 
@@ -237,6 +223,11 @@ def in_loops(region: RegionReport) -> str:
     if loops and any(not kernel.loops for kernel in region.kernels) and loops + 1 == region.passes[1]:
         return f", in {many} and a kernel without one"
     return f", in {many}" + (": what is passed over fits in a tile" if loops < region.passes[1] else "")
+
+
+def search(region: RegionReport) -> str:
+    """The search in one line."""
+    return ", ".join(f"{name} {statistic(value)}" for name, value in region.statistics.items())
 
 
 def _form(device: str, form: str):
@@ -301,27 +292,3 @@ def bytes_text(count: int | None) -> str:
         if count >= size:
             return f"{count / size:.1f} {unit}"
     return f"{count} B"
-
-
-def notebook_cell(report: Report) -> str:
-    """The report for a notebook: its headline, a table of its regions, and its text, folded."""
-    head, text = html.escape(headline(report)), html.escape(str(report))
-    table = _table(report) if report.regions else ""
-    return f"<p>{head}</p>{table}<details><summary>everything</summary><pre>{text}</pre></details>"
-
-
-def _table(report: Report) -> str:
-    """The regions as a table; every piece of it is escaped."""
-    rows = [
-        ("at", "passes", "bytes", "rules", "kernels"),
-        *((", ".join(r.places), _arrow(r.passes, str), _arrow(r.bytes, bytes_text), str(len(r.derivation)),
-           ", ".join(k.name for k in r.kernels)) for r in report.regions),
-    ]  # fmt: skip
-    tags = ["th", *["td"] * len(report.regions)]
-    cells = ["".join(f"<{tag}>{html.escape(c)}</{tag}>" for c in row) for row, tag in zip(rows, tags, strict=True)]
-    table = "".join(f"<tr>{row}</tr>" for row in cells)
-    return f"<table>{table}</table>"
-
-
-def _arrow(pair, say) -> str:
-    return f"{say(pair[0])} → {say(pair[1])}"

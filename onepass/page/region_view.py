@@ -13,12 +13,13 @@ from typing import Any, TypeVar
 
 from ..egraph.terms.printing import show
 from ..lowering.executors import GLUON, TRITON
-from ..lowering.plan.device import H200
+from ..wording.answers import Speed, speed_of
+from ..wording.loop_nest import loop_nest
+from ..wording.text import LABEL, bytes_text, derivative_lines, in_loops, region_laws, runner, search
 from .derivation_view import DerivationView, LawView, derivation_view, law_views
-from .loop_nest import loop_nest
 from .marked_source import SourceView, source_views
 from .mask_svg import MaskView, mask_views, percent
-from .text import LABEL, bytes_text, derivative_lines, in_loops, region_laws, runner, statistic
+from .timeline_svg import TimelineView, timeline_view
 
 RegionReport = Any
 KernelReport = Any
@@ -27,6 +28,8 @@ log = logging.getLogger(__name__)
 MAX_NAMED_LAYERS = 6  # of more, the first ones
 NOTHING = DerivationView((), 0)
 NO_PICTURES: tuple[MaskView, ...] = ()
+NO_TIMELINES: tuple[TimelineView, ...] = ()
+NO_ESTIMATE = "there is no estimate of this kernel here"
 MAX_TERM = 160  # characters of a term that another plan would store
 
 
@@ -40,20 +43,7 @@ class KernelView:
     nest: str = ""
     source: str = ""
     masks: tuple[MaskView, ...] = ()
-
-
-@dataclass(frozen=True)
-class SpeedView:
-    """Estimated seconds on a GPU, for all occurrences: fused, and the least that eager takes to move bytes and launch.
-    """
-
-    fused: float | None
-    eager: float | None
-
-    @property
-    def times(self) -> float | None:
-        """How many times faster the fused form is at least; None where that is not known."""
-        return self.eager / self.fused if self.eager and self.fused else None
+    timelines: tuple[TimelineView, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -68,7 +58,7 @@ class RegionView:
     passes: tuple[int, int]
     loops: str
     bytes: tuple[str, str]
-    speed: SpeedView
+    speed: Speed
     captured: str
     extracted: str
     sources: tuple[SourceView, ...]
@@ -93,7 +83,7 @@ def region_view(region: RegionReport, number: int) -> RegionView:
         passes=region.passes,
         loops=in_loops(region),
         bytes=(bytes_text(region.bytes[0]), bytes_text(region.bytes[1])),
-        speed=_speed(region),
+        speed=speed_of(region),
         captured=region.captured,
         extracted=region.extracted,
         sources=sources,
@@ -130,17 +120,6 @@ def _layers(layers: tuple[str, ...]) -> str:
     return ", ".join(layers[:MAX_NAMED_LAYERS]) + (f" and {more} more" if more > 0 else "")
 
 
-def _speed(region: RegionReport) -> SpeedView:
-    if region.data is None:
-        return SpeedView(None, None)
-    fused = _known(None, GLUON.seconds, region.data.plan, region.data.sizes)
-    eager = None
-    if region.bytes[0] is not None and region.data.calls is not None:
-        eager = max(region.bytes[0] / H200.memory_bytes, region.data.calls * H200.launch_seconds)
-    times = region.count
-    return SpeedView(fused and fused * times, eager and eager * times)
-
-
 def _derivations(region: RegionReport) -> Iterator[DerivationView]:
     laws = {step.rule: step.law for step in region.derivation}
     for written in region.certificates:
@@ -165,7 +144,13 @@ def _kernel(region: RegionReport, number: int) -> KernelView:
         _known("", loop_nest, planned),
         _known("", TRITON.source, planned, data.plan),
         tuple(view for views in pictures for view in views),
+        _known(NO_TIMELINES, _timelines, region, number) or (TimelineView(kernel.name, why_not=NO_ESTIMATE),),
     )
+
+
+def _timelines(region: RegionReport, number: int) -> tuple[TimelineView, ...]:
+    plan = region.data.plan
+    return tuple(map(timeline_view, GLUON.timelines(plan, plan.kernels[number], region.data.sizes)))
 
 
 def _kernel_facts(kernel: KernelReport, device: str) -> Iterator[tuple[str, str]]:
@@ -203,14 +188,14 @@ def _facts(region: RegionReport) -> Iterator[tuple[str, str]]:
     yield "backward", region.backward
     yield from (("backward ran by", text) for text in filter(None, [region.backward_ran]))
     yield from (("tangents", text) for text in filter(None, [region.forward_mode]))
-    yield "search", ", ".join(f"{name} {statistic(value)}" for name, value in region.statistics.items())
+    yield "search", search(region)
     yield "cache", region.cache
 
 
 def _derivatives(region: RegionReport) -> Iterator[tuple[str, tuple[tuple[str, str], ...]]]:
     for found in (region.gradients, region.tangents):
         if found is not None:
-            yield found.kind, tuple(_rows(derivative_lines(found, region.device)))
+            yield found.kind, tuple(_rows(derivative_lines(found, region.device, verbose=True)))
 
 
 def _rows(lines: Iterable[str]) -> Iterator[tuple[str, str]]:

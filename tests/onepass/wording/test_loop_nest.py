@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import onepass
-from onepass.report.loop_nest import loop_nest
+from onepass.wording.loop_nest import loop_nest
 
 X = torch.randn(2, 300, 16)
 

@@ -6,8 +6,8 @@ import torch
 import onepass
 from onepass.egraph.derivation import ledger
 from onepass.egraph.derivation.certificate import Derivation
-from onepass.report import derivation_view as module
-from onepass.report.derivation_view import MARKS, derivation_view, law_views
+from onepass.page import derivation_view as module
+from onepass.page.derivation_view import MARKS, derivation_view, law_views
 from onepass.report.records import Step
 
 pytestmark = pytest.mark.usefixtures("own_reports")

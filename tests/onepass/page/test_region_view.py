@@ -7,8 +7,8 @@ import torch
 
 import onepass
 from onepass.lowering.plan.records import Alternative
-from onepass.report import region_view as module
-from onepass.report.region_view import region_view
+from onepass.page import region_view as module
+from onepass.page.region_view import region_view
 
 X = torch.randn(2, 300, 16)
 

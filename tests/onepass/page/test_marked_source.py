@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from onepass.report import marked_source
-from onepass.report.marked_source import ranges_of, source_views
+from onepass.page import marked_source
+from onepass.page.marked_source import ranges_of, source_views
 
 
 @pytest.fixture

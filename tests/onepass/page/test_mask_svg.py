@@ -11,8 +11,8 @@ import onepass
 from onepass.egraph.terms.term import Dim
 from onepass.lowering.masks.block_map import EMPTY, FULL, PARTIAL
 from onepass.lowering.masks.tile_picture import UNKNOWN, TilePicture
-from onepass.report import mask_svg
-from onepass.report.mask_svg import NAMES, mask_views, percent
+from onepass.page import mask_svg
+from onepass.page.mask_svg import NAMES, mask_views, percent
 
 X = torch.randn(2, 64, 16)
 RUN = re.compile(r"M(\d+) (\d+)h(\d+)v1h-(\d+)z")

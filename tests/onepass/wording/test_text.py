@@ -9,7 +9,7 @@ import onepass
 from onepass import process_state
 from onepass.cli.commands import main
 from onepass.report.records import LawReport, Report
-from onepass.report.text import region_laws
+from onepass.wording.text import region_laws
 
 FILE = "import torch\ndef attend(q, k, v):\n    return torch.softmax(q @ k.mT, -1) @ v\n"
 
@@ -146,4 +146,4 @@ def test_laws_of_several_regions_say_which():
         "a: used in region 1, 2", f"b: {NOTHING} (region 1, 2)", f"c: {NOTHING} (region 3)",
         "d: not used: there is no region",
     )  # fmt: skip
-    assert str(report).splitlines()[-4] == "law a: used in region 1, 2"
+    assert [line.strip() for line in str(report).splitlines()][2] == "law a: used in region 1, 2"
