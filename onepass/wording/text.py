@@ -245,7 +245,7 @@ def runner(region: RegionReport) -> str:
         name = region.ran if region.ran not in WHO else f"{region.ran}: {WHO[region.ran]}"
         return name if region.ran == asked else f"{name} (executor {asked!r})"
     if region.device == "meta":
-        return f"nobody: tensors on meta hold no numbers (executor {asked!r})"
+        return f"nothing runs here: tensors on meta hold no numbers (executor {asked!r})"
     if asked == "tiled":
         return f"tiled: {WHO['tiled']}"
     if asked == "auto":

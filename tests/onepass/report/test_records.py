@@ -186,7 +186,7 @@ def test_tensors_without_memory_are_explained():
     large = torch.empty(4, 16, 65536, 64, dtype=torch.bfloat16, device="meta")
     found = onepass.explain(attend, large, large, large)
     assert found.failures == () and found.passes == (3, 1) and found.bytes[0] > 2**40
-    assert "runs by     nobody: tensors on meta" in str(found)
+    assert "runs by     nothing runs here: tensors on meta" in str(found)
 
 
 def test_who_ran_a_region():
