@@ -73,7 +73,8 @@ def plan_of(kind: str, width: int, dtype: str):
     """The plan derived from plain PyTorch for batch 4, 16 heads (keys: 4 in "groups"), length 4096.
 
     Scores and weights mixed over heads are two kernels: "states" and "mixed"; "weights" are stored by a second one.
-    "positions" are those of the largest scores of one product, with these. "latents" are keys and values in one. Tiles of "ragged" and "latents" need not be whole.
+    "positions" are those of the largest scores of one product, with these.
+    "latents" are keys and values in one. Tiles of "ragged" and "latents" need not be whole.
     Keys and values of a kind in BYTES are bytes, or two numbers of four bits in each.
     """
 
