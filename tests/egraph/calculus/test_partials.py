@@ -51,7 +51,7 @@ OF_POSITIVE = {"log", "log2", "log1p", "sqrt", "rsqrt", "pow", "mod", "floordiv"
 
 
 def _variables(name: str) -> list[Term]:
-    dtypes = {"where": ("bool", "float64", "float64"), "not": ("bool",)}
+    dtypes = {"where": ("bool", "float64", "float64"), "not": ("bool",), "order": ("float32",)}
     dtypes |= dict.fromkeys(("and", "or"), ("bool", "bool")) | {"uniform": ("int64",) * OPS["uniform"].arity}
     return [var(f"x{k}", d) for k, d in enumerate(dtypes.get(name, ("float64",) * OPS[name].arity))]
 
