@@ -318,8 +318,8 @@ EXTREMA = Message("OP427", "operation", "{call}: is supported for floating tenso
 POSITIONS_OF_EXTREMA = Message(
     "OP428",
     "operation",
-    "{call}: positions of extrema are not supported",
-    "use the values alone, or find the positions outside of the two products",
+    "{call}: positions of extrema of {dtype} are not supported",
+    "give it elements of float32 or half precision",
 )
 SEVERAL_DIMS = Message(
     "OP429",
@@ -377,6 +377,12 @@ PROBABILITIES_AS_LABELS = Message(
     "operation",
     "{call}: is supported for labels that are integers, of scores that are floats",
     "write it as -(probabilities * scores.log_softmax(-1)).sum(-1)",
+)
+POSITIONS_READ = Message(
+    "OP440",
+    "operation",
+    "a position of an extremum is read inside of the region",
+    "let the position be a result as it is: it is then found in one pass, and what reads it stands behind the region",
 )
 
 # Planning and gradients -----------------------------------------------------------------------------------------------

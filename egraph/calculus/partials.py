@@ -94,7 +94,7 @@ _ROWS = (
     Partials("minimum", lambda n, g, x, y: (_half_at_ties(g, x, y, lt(y, x)), _half_at_ties(g, y, x, lt(x, y)))),
     Partials("where", lambda n, g, p, x, y: (None, where(p, g, ZERO), where(p, ZERO, g))),
     # Piecewise constant: the derivative is 0 wherever there is one.
-    *(Partials(op, _constant) for op in ("floor", "floordiv", "finite", "not", "lt", "le", "eq", "and", "or")),
+    *(Partials(op, _constant) for op in ("floor", "floordiv", "finite", "order", "not", "lt", "le", "eq", "and", "or")),
     Partials("uniform", _constant),
 )
 PARTIALS: dict[str, Partials] = {row.op: row for row in _ROWS}

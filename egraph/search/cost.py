@@ -39,8 +39,8 @@ UNITS = {
     "free": ("const", "iota", "load", "var", "size", "cast", "scaled", "scale", "mantissa"),
     "special": ("exp", "exp2", "log", "log2", "log1p", "sqrt", "rsqrt", "tanh", "sigmoid", "erf", "sin", "cos", "pow"),
     "pointwise": (
-        "neg", "abs", "floor", "finite", "not", "add", "sub", "mul", "div", "maximum", "minimum", "floordiv", "mod",
-        "lt", "le", "eq", "and", "or", "where", "reduce",
+        "neg", "abs", "floor", "finite", "order", "not", "add", "sub", "mul", "div", "maximum", "minimum", "floordiv",
+        "mod", "lt", "le", "eq", "and", "or", "where", "reduce",
     ),
     "random": ("uniform",),
 }  # fmt: skip

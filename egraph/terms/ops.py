@@ -56,6 +56,20 @@ def _mantissa(state):
     return np.where(np.isneginf(scale), np.nan, mantissa)  # all elements were absent: no mantissa, as in 0/0
 
 
+LAST_PLACE = (1 << 31) - 1  # that of NaN
+
+
+def order_of(value: npt.ArrayLike) -> np.ndarray:
+    """The place of a number of float32 among all of them, as a whole number of 32 bits; 0 and -0 have one place.
+
+    NaN is behind ∞, as in torch's maxima. Examples: 0 has the place 0, the smallest number above it 1, -∞ the least.
+    """
+    with np.errstate(over="ignore", under="ignore"):
+        single = np.asarray(value, np.float32) + np.float32(0.0)
+    bits = single.view(np.int32).astype(np.int64)
+    return np.where(np.isnan(single), LAST_PLACE, np.where(bits < 0, bits ^ LAST_PLACE, bits))
+
+
 MONOIDS = {
     m.name: m
     for m in (
@@ -91,6 +105,7 @@ _ROWS = (
     Op("abs", 1, "same", np.abs),
     Op("floor", 1, "same", np.floor),
     Op("finite", 1, "compare", np.isfinite),
+    Op("order", 1, "float32 to int64", order_of),
     Op("not", 1, "bool", np.logical_not),
     Op("cast", 1, "cast", None, (str,)),
     Op("add", 2, "same", np.add),
@@ -108,7 +123,7 @@ _ROWS = (
     Op("and", 2, "bool", np.logical_and),
     Op("or", 2, "bool", np.logical_or),
     Op("where", 3, "where", np.where),
-    Op("uniform", 5, "uniform", uniform_at),
+    Op("uniform", 5, "int64 to float32", uniform_at),
     Op("reduce", 1, "reduce", None, (str, Dim)),
     Op("scaled", 2, "pair", lambda scale, weight: (scale, weight)),
     Op("scale", 1, "unpair", lambda state: state[0]),
@@ -171,6 +186,9 @@ def _join(dtypes: Sequence[str]) -> str:
     return concrete.pop() if concrete else ("float" if "float" in dtypes else "any")
 
 
+ADAPTS_TO = {"int64": ("int64", "any"), "float32": ("float32", "float", "any")}
+
+
 def _dtype(row: Op, args: tuple[Term, ...], attrs: tuple) -> str:
     kinds = [a.dtype for a in args]
     match row.dtype:
@@ -196,9 +214,10 @@ def _dtype(row: Op, args: tuple[Term, ...], attrs: tuple) -> str:
             joined = _join(kinds)
             _expect(row, joined, (*FLOATS, "any"))
             return joined
-        case "uniform":
-            _expect(row, _join(kinds), ("int64", "any"))
-            return "float32"
+        case "int64 to float32" | "float32 to int64":
+            operand, _, result = row.dtype.partition(" to ")
+            _expect(row, _join(kinds), ADAPTS_TO[operand])
+            return result
         case "pair":
             return PAIR + _join(kinds)
         case "unpair":

@@ -16,6 +16,7 @@ from math import frexp, inf, isfinite, ldexp, log2
 from struct import pack, unpack
 
 from ...egraph.terms.affine import bounds
+from ...egraph.terms.ops import LAST_PLACE
 from ...egraph.terms.philox import BITS, KEY_STEPS, MULTIPLIERS, ROUNDS, UNIT
 from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import subterms
@@ -46,6 +47,7 @@ TEMPLATES = {
     "abs": "{lang}.abs({0})",
     "floor": "{lang}.floor({0})",
     "finite": '{lang}.abs({0}) < float("inf")',
+    "order": "order_of({0})",
     "not": "{0} == 0",
     "add": "{0} + {1}",
     "sub": "{0} - {1}",
@@ -110,6 +112,11 @@ HELPERS = {  # small device functions; a kernel's text defines those that it cal
     "logistic": "return 1.0 / (1.0 + {lang}.exp(-{x}))",  # Gluon has no function `sigmoid`
     "floor_modulo": "r = {x} % {y}\n    return {lang}.where((r != 0) & ((r < 0) != ({y} < 0)), r + {y}, r)",
     "floor_divide": "r = {x} % {y}\n    return ({x} - r) // {y} - ((r != 0) & ((r < 0) != ({y} < 0))).to({lang}.int32)",
+    "order_of": (  # the sum makes -0 a 0; the bits of a negative number fall as it rises
+        "bits = ({x} + 0.0).to({lang}.int32, bitcast=True)\n"
+        f"    place = {{lang}}.where({{x}} == {{x}}, bits ^ ((bits >> 31) & {LAST_PLACE}), {LAST_PLACE})\n"
+        "    return place.to({lang}.int64)"
+    ),
     "uniform_at": random_number(),
     "larger": "return {lang}.maximum({x}, {y}, propagate_nan=tl.PropagateNan.ALL)",
     "smaller": "return {lang}.minimum({x}, {y}, propagate_nan=tl.PropagateNan.ALL)",
@@ -153,6 +160,7 @@ FOLDS = {
     "all": Fold(True, "{0} & {1}", "({lang}.min({0}.to({lang}.int32), axis={axis}) != 0)"),
 }
 INTEGER_LIMITS = {-inf: -(2**31), inf: 2**31 - 1}
+WIDE_LIMITS = {-inf: -(2**63), inf: 2**63 - 1}
 
 
 def helpers(text: str, dialect: Dialect) -> str:
@@ -171,7 +179,7 @@ def identity(monoid: str, dtype: str) -> str:
     """The monoid's identity as a literal. A fold takes it for absent elements."""
     value = FOLDS[monoid].identity
     if is_integer(dtype):
-        value = INTEGER_LIMITS.get(value, value)
+        value = (WIDE_LIMITS if dtype == "int64" else INTEGER_LIMITS).get(value, value)
         return repr(int(value))
     return literal(value)
 

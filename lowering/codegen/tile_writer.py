@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from math import inf
 
 from ...egraph.forks import cached_property
-from ...egraph.terms.affine import affine
+from ...egraph.terms.affine import affine, bounds
 from ...egraph.terms.ops import cast, const, iota, make
 from ...egraph.terms.term import Dim, Tensor, Term
 from ...egraph.terms.traversal import substitute, subterms
@@ -31,7 +32,7 @@ from ..plan.term_edits import replace_from_above
 from ..plan.thresholds import HIDDEN_SCORE
 from .byte_conversions import helper_of
 from .dialect import TRITON
-from .ops import FOLDS, TileValue, atom, floating_loads_below, identity, operation
+from .ops import FOLDS, INTEGER_LIMITS, TileValue, atom, floating_loads_below, identity, operation
 from .products import contract
 from .tiles import Scope, Tiles
 
@@ -270,6 +271,9 @@ class TileWriter(Tiles):
 
     def fold(self, monoid: str, dim: Dim, body: Term, present: TileValue | None) -> TileValue:
         """Folds the body along a tile dim, absent elements replaced by the identity."""
+        pair = pair_of(body) if monoid == "max" else None
+        if pair is not None:
+            return self._largest_pair(dim, *pair, present)
         value = self.spread(self.value(body), (dim,))
         if value.dtype in HALVES:  # as accumulators are; the interpreter would compare bfloat16 as raw bits
             value = TileValue(f"{atom(value.text)}.to({self.type_name('float32')})", value.dims)
@@ -277,6 +281,24 @@ class TileWriter(Tiles):
             value = self.where(present, value, identity(monoid, value.dtype))
         text = self.dialect.fill(FOLDS[monoid].tile, atom(value.text), axis=value.dims.index(dim))
         return TileValue(text, tuple(d for d in value.dims if d != dim), value.dtype)
+
+    def _largest_pair(self, dim: Dim, number: Term, place: Term, present: TileValue | None) -> TileValue:
+        """The largest of pairs order(x_j) · 2^32 - p_j: of the largest x and, among its equals, of the least p.
+
+        That compares each element in 32 bits, where pairs would be made and compared in 64. What equals a NaN is NaN.
+        """
+        numbers = self.spread(self.value(number), (dim, *self.value(place).dims))
+        if present is not None:
+            numbers = self.where(present, numbers, identity("max", numbers.dtype))
+        numbers = self.assign("number", numbers, self.scope_of(numbers.dims))
+        axis, rest = numbers.dims.index(dim), tuple(d for d in numbers.dims if d != dim)
+        fill = lambda monoid, text: self.dialect.fill(FOLDS[monoid].tile, text, axis=axis)
+        top = self.assign("top", TileValue(fill("max", numbers.text), rest), self.scope_of(numbers.dims))
+        same = same_number(numbers.text, self.align(top, numbers.dims))
+        same = same if present is None else f"({same}) & {self.align(present, numbers.dims)}"
+        places = self.call("where", same, self.align(self.value(place), numbers.dims), INTEGER_LIMITS[inf])
+        first = self.assign("first", TileValue(fill("min", places), rest, "int64"), self.scope_of(numbers.dims))
+        return TileValue(pair_text(top.text, first.text), rest, "int64")
 
     # Rescaled states
 
@@ -362,6 +384,32 @@ class TileWriter(Tiles):
 
     def _refuse(self, node: Term) -> TileValue:
         raise NotPlannable(f"{node.op} has no text outside of its sum")
+
+
+# Pairs of a number and a place
+
+PLACES = 1 << 32
+
+
+def pair_of(body: Term) -> tuple[Term, Term] | None:
+    """x and p of order(x) · 2^32 - p, if p is known to be no negative number; None of any other term."""
+    if body.op != "sub" or body.args[0].op != "mul":
+        return None
+    (place_of_number, factor), place = body.args[0].args, body.args[1]
+    least, _ = bounds(place)
+    if place_of_number.op != "order" or factor is not const(PLACES) or least is None or least < 0:
+        return None
+    return place_of_number.args[0], place
+
+
+def same_number(number: str, top: str) -> str:
+    """The condition that numbers are the largest one, which is NaN if one of them is."""
+    return f"({number} == {top}) | ({number} != {number})"
+
+
+def pair_text(number: str, place: str) -> str:
+    """The pair of a number and a place."""
+    return f"order_of({number}) * {PLACES} - {place}"
 
 
 # Columns of two kinds that alternate

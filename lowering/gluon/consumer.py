@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import inf
 
 from ...egraph.terms.term import Term
 from ...egraph.terms.traversal import subterms
 from ..analysis.softmax_scaling import ExponentScaling
-from ..codegen.ops import TileValue, identity
-from ..codegen.tile_writer import doublings, factor_text, scale_text
+from ..codegen.ops import INTEGER_LIMITS, TileValue, identity
+from ..codegen.tile_writer import doublings, factor_text, pair_of, pair_text, same_number, scale_text
 from ..codegen.tiles import Scope
 from ..hopper.config import HopperConfig
 from ..hopper.kernel_form import Binding, Operand, Product, StateValue, accumulated, chunks
@@ -396,10 +397,26 @@ class Consumer:
 
     def _maximum(self, state: StateNames, name: str, first: bool) -> None:
         body = state.record.values[0]
+        pair = pair_of(body)
+        if pair is not None and self.loop.guard is None and not self.words:
+            self._largest_pair(*pair, name, first)
+            return
         scores = self.writer.spread(self.writer.value(body), (self.rows, self.loop.dim))
         found = self._masked(scores, identity("max", body.dtype), first)
         text = f"gl.convert_layout(gl.reduce({found}, 1, larger), ROWS)"
         self.writer.inner.lines.append(f"{name} = {text if first else f'larger({name}, {text})'}")
+
+    def _largest_pair(self, number: Term, place: Term, name: str, first: bool) -> None:
+        """Of the tile's largest number and its first place, which absent columns never are: they are the last ones."""
+        writer, tile = self.writer, (self.rows, self.loop.dim)
+        score = self._masked(writer.spread(writer.value(number), tile), identity("max", "float32"), first)
+        top, least = writer.names.fresh("top"), writer.names.fresh("first")
+        same, places = same_number(score, f"{top}[:, None]"), writer.align(writer.value(place), tile)
+        writer.inner.lines.append(f"{top} = gl.reduce({score}, 1, larger)")
+        found = f"gl.where({same}, {places}, {INTEGER_LIMITS[inf]})"
+        writer.inner.lines.append(f"{least} = gl.reduce({found}, 1, smaller)")
+        text = f"gl.convert_layout({pair_text(top, least)}, ROWS)"
+        writer.inner.lines.append(f"{name} = {text if first else f'larger({name}, {text})'}")
 
     def _add(self, name: str, summand: str, decay: str | None, first: bool) -> None:
         text = f"partial_sum({summand})"

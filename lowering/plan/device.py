@@ -198,6 +198,7 @@ COSTS: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("const", "iota", "load", "var", "size", "reduce", "scaled", "scale", "mantissa"), (0, 0)),
     **dict.fromkeys(("add", "sub", "mul", "neg", "abs", "floor", "maximum", "minimum"), (1, 0)),
     **dict.fromkeys(("lt", "le", "eq", "where", "and", "or", "not", "finite"), (1, 0)),
+    "order": (5, 0),  # NaN is found, a zero loses its sign, and the bits of negative numbers turn round
     "cast": (0.5, 0),  # two values are packed by one instruction
     "exp": (1, 1),
     "exp2": (0, 1),

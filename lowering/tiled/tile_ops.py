@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ...egraph.terms.affine import affine
-from ...egraph.terms.ops import MONOIDS
+from ...egraph.terms.ops import LAST_PLACE, MONOIDS
 from ...egraph.terms.sizes import resolve
 from ...egraph.terms.term import Dim, Term
 from . import random_numbers
@@ -85,10 +85,18 @@ def _mantissa(state):
     return torch.where(torch.isneginf(scale), torch.nan, mantissa)
 
 
+def _order(x):
+    """The place of a number among those of float32, as egraph/terms/ops.py has it."""
+    bits = (x.to(torch.float32) + 0.0).view(torch.int32)
+    place = torch.where(bits < 0, bits ^ LAST_PLACE, bits)
+    return place.masked_fill_(x.isnan(), LAST_PLACE).to(torch.int64)
+
+
 _POINTWISE = "neg exp exp2 log log2 log1p sqrt rsqrt tanh sigmoid erf sin cos abs floor add sub mul div pow".split()
 APPLY: dict[str, Callable] = {
     **{name: getattr(torch, name) for name in (*_POINTWISE, "maximum", "minimum", "lt", "le", "eq")},
     "finite": torch.isfinite,
+    "order": _order,
     "not": torch.logical_not,
     "and": torch.logical_and,
     "or": torch.logical_or,

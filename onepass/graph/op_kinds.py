@@ -49,6 +49,7 @@ class Trait(Flag):
     SOFTMAX_STEP = auto()  # a softmax, its logarithm, or a step of one by hand: amax
     PICKS_ELEMENTS = auto()  # one element of each row, at a position: gather, diagonal
     KEEPS_SHAPE = auto()  # the result has the axis that is reduced: softmax
+    GIVES_POSITIONS = auto()  # of elements, and no elements: argmax
     MAKES_DISTANCES = auto()  # makes a distance of a pair's difference: norm, mean
     NORM = auto()  # a border between products; in front of a region's inputs a kernel can compute it
     VECTOR_NORM = auto()  # a norm whose order comes before its axes
@@ -107,6 +108,7 @@ ATEN: tuple[AtenOperation, ...] = (
     _row("reduction", "nll_loss nll_loss_nd nll_loss_forward"),
     *_rows("reduction", "amin mean", Trait.MAKES_DISTANCES),
     *_rows("reduction", "min sum prod any all"),
+    *_rows("reduction", "argmax argmin", Trait.GIVES_POSITIONS),
     # Views that move axes. getattr is x.mT, x.T, x.mH or x.H.
     _row("view", "permute", Trait.PERMUTES),
     _row("view", "transpose swapaxes swapdims", Trait.SWAPS_AXES | Trait.RESHAPES_IN_PLACE),
@@ -208,6 +210,13 @@ def has_trait(node: fx.Node, traits: Trait) -> bool:
 def is_call_of(node: fx.Node, name: str) -> bool:
     """Whether the node calls an operation, by any of its spellings: is_call_of(node, "cat") also of torch.concat."""
     return name_of(node) in operation_named(name).names
+
+
+def gives_positions(node: fx.Node) -> bool:
+    """Whether the node's elements say where others are: argmax(x, -1), and the second item of max(x, -1)."""
+    if name_of(node) == "getitem" and node.args[1] == 1 and isinstance(node.args[0], fx.Node):
+        return name_of(node.args[0]) in ("max", "min") and kind_of(node.args[0]) == "reduction"
+    return has_trait(node, Trait.GIVES_POSITIONS)
 
 
 def reshapes_in_place(node: fx.Node) -> bool:

@@ -19,7 +19,17 @@ from .axes import Axes, Mixture, axes_through, mixture_of_product, mixture_of_su
 from .grad_modes import recording
 from .mutations import writes
 from .nodes import size_of, value_of_node
-from .op_kinds import INTERIOR, Trait, changes_in_place, has_trait, is_aten, is_higher_order, kind_of, name_of
+from .op_kinds import (
+    INTERIOR,
+    Trait,
+    changes_in_place,
+    gives_positions,
+    has_trait,
+    is_aten,
+    is_higher_order,
+    kind_of,
+    name_of,
+)
 from .reduced_products import ReducedProduct, reduced_product
 
 Nodes = frozenset[fx.Node]
@@ -198,7 +208,9 @@ def _follow_products(node: fx.Node, s: Survey) -> None:
     kind, inputs = s.kind[node], node.all_input_nodes if s.kind[node] in INTERIOR else ()
     plain = NOTHING.union(*(s.plain[i] for i in inputs))
     reduced = NOTHING.union(*(s.reduced[i] for i in inputs))
-    if kind == "reduction":
+    if gives_positions(node):
+        plain, reduced = NOTHING, NOTHING
+    elif kind == "reduction":
         plain, reduced = NOTHING, plain | reduced
     s.plain[node] = frozenset((node,)) if kind == "contraction" else plain
     s.reduced[node] = reduced
@@ -232,7 +244,8 @@ def _interruptions(node: fx.Node, s: Survey) -> Interruptions:
 def _interruption(node: fx.Node, way: int, s: Survey) -> fx.Node | None:
     """The first one behind the node's inputs, on ways without a reduction (0) or with one (1); else the node itself."""
     before = next((s.broken[i][way] for i in node.all_input_nodes if s.broken[i][way]), None)
-    return before or (_if_made_of((s.plain, s.reduced)[way], node) if s.kind[node] == "other" else None)
+    ends = s.kind[node] == "other" or gives_positions(node)
+    return before or (_if_made_of((s.plain, s.reduced)[way], node) if ends else None)
 
 
 def _if_made_of(products: dict[fx.Node, Nodes], node: fx.Node) -> fx.Node | None:

@@ -36,7 +36,7 @@ def gradients_needed(region: Region, records: Mapping[fx.Node, bool]) -> list[bo
 
     records: whether gradients are recorded at each node.
     """
-    wanted = any(records[node] for node in region.outputs)
+    wanted = any(records[node] and value_of_node(node).is_floating_point() for node in region.outputs)
     return [wanted and value.requires_grad for value in _tensors(region)]
 
 

@@ -16,7 +16,7 @@ from torch import fx
 from .. import messages
 from ..errors import Refusal
 from ..graph.nodes import where_of
-from ..graph.op_kinds import Trait, changes_in_place, has_trait, name_of
+from ..graph.op_kinds import Trait, changes_in_place, gives_positions, has_trait, name_of
 from ..graph.random_calls import draws
 from ..graph.survey import Nodes, Survey, bodies, reduced, shape, survey
 from .copies import with_cheap_inputs
@@ -174,8 +174,8 @@ def _grown(draft: _Draft, s: Survey, taken: Nodes) -> Region | None:
 
 
 def _views_behind(node: fx.Node, s: Survey) -> Iterator[fx.Node]:
-    """The casts and views behind a result, each the only user of the one before."""
-    while len(node.users) == 1:
+    """The casts and views behind a result, each the only user of the one before; behind a position none."""
+    while len(node.users) == 1 and not gives_positions(node):
         node = next(iter(node.users))
         if s.kind[node] not in ("cast", "view") or changes_in_place(node) or shape(node) is None:
             return

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from torch import fx
 
 from ..graph.nodes import value_of_node
-from ..graph.op_kinds import changes_in_place
+from ..graph.op_kinds import changes_in_place, gives_positions
 from ..graph.random_calls import draws
 from ..graph.reduced_products import narrows
 from ..graph.survey import Nodes, Survey, shape
@@ -122,6 +122,8 @@ class _Scan:
         kind = self.s.kind[node]
         if changes_in_place(node) or shape(node) is None or self.s.scope[node] or draws(node):
             return False
+        if any(gives_positions(n) for n in self.inside.intersection(node.all_input_nodes)):
+            return False  # a position stays a result
         if kind == "reduction":
             return bool(self.wide.intersection(node.all_input_nodes)) and self._same_axis(node)
         return kind in ("pointwise", "cast", "view", "join")

@@ -14,7 +14,7 @@ from torch import fx
 from .. import messages
 from ..errors import Refusal
 from ..graph.nodes import value_of_node, where_of
-from ..graph.op_kinds import changes_in_place, name_of, reshapes_in_place
+from ..graph.op_kinds import changes_in_place, gives_positions, name_of, reshapes_in_place
 from ..graph.survey import Survey, first_unknown_call, hinted, root, shape
 from .copies import is_scalar_multiple, tensor_inputs
 from .grow import Growth
@@ -44,10 +44,10 @@ def outputs_refusal(growth: Growth, region: Region, s: Survey) -> Refusal | None
         return Refusal(messages.USED_AND_WRITTEN, refusal.where, reason=refusal.reason)
     if not growth.wide and len(growth.outputs) == 1:
         return None
-    floating = all(_is_floating(value_of_node(n)) for n in region.outputs)
+    storable = all(gives_positions(n) or _is_floating(value_of_node(n)) for n in region.outputs)
     shared = len({root(n, s) for n in region.outputs}) < len(region.outputs)
     # A write into one of two results that share memory would have to be seen in the other.
-    return None if floating and not (shared and s.in_place) else _use_refusal(growth, region, s)
+    return None if storable and not (shared and s.in_place) else _use_refusal(growth, region, s)
 
 
 def _is_floating(value: object) -> bool:

@@ -1,18 +1,26 @@
 """Compares a kernel's first results with the tiled executor's, up to rounding.
 
 The tiled executor computes in float32, and a kernel multiplies half-precision numbers. The constants below bound what
-that may change. Example: a kernel that leaves out one of 300 keys exceeds them.
+that may change. Example: a kernel that leaves out one of 300 keys exceeds them. Of positions of extrema, elements
+are compared: of scores 2.0 and 1.9999999 either position is right.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
+from ..egraph.terms.sizes import Size, value_of
 from ..egraph.terms.traversal import subterms
+from ..graph.op_kinds import Trait, operation_named
+from ..graph.program import GETITEM, Atom, Input, Meta, Program, ProgramNode, operation
 from ..lowering.plan.records import Plan
+from .region_call import RegionCall, Tensors
+
+Pair = tuple[torch.Tensor, torch.Tensor]
+Compute = Callable[[Program, Tensors, RegionCall], Sequence[torch.Tensor]]
 
 # A kernel rounds weights and other computed operands of a product to the half that the other side has, each by at most
 # u = 2^-8 (bfloat16) or 2^-11 (float16), and the result once more: it moves by at most 3u · Σ w |v| / Σ w. These
@@ -124,3 +132,95 @@ def undecided(result: torch.Tensor, expected: torch.Tensor, inputs: Sequence[tor
     alike = result.shape == expected.shape and result.dtype == expected.dtype and expected.is_floating_point()
     unusual = any(bool((t.isnan() | (t == torch.inf)).any()) for t in inputs if t.is_floating_point())
     return alike and unusual and _differs(result, expected, inputs) is None
+
+
+# Positions of extrema: of two elements that are almost equal, rounding picks one. Elements are compared in their place.
+
+
+@dataclass(frozen=True)
+class Elements:
+    """A program of the elements at given positions, for each result of another one that is a position.
+
+    program: its inputs are those of the other one and then the positions. numbers: of the results; lengths: of their
+    axes.
+    """
+
+    program: Program
+    numbers: tuple[int, ...]
+    lengths: tuple[Size, ...]
+
+
+def compared_by_elements(
+    results: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], program: Program, given: tuple, compute: Compute
+) -> list[Pair]:
+    """Pairs of results to compare: where positions differ, of the elements there.
+
+    given: the tensors and the kind of the call. compute: runs a program on them.
+    """
+    pairs, (tensors, call) = list(zip(results, expected, strict=True)), given
+    made = elements_at(program)
+    if all(torch.equal(*pairs[n]) for n in made.numbers):
+        return pairs
+    inside = {n: _is_inside(results[n], value_of(size, call.sizes)) for n, size in zip(made.numbers, made.lengths)}
+    sides = [
+        compute(made.program, [*tensors, *(one[n] if inside[n] else expected[n] for n in made.numbers)], call)
+        for one in (results, expected)
+    ]
+    for n, pair in zip(made.numbers, zip(*sides, strict=True), strict=True):
+        pairs[n] = pair if inside[n] and results[n].shape == expected[n].shape else pairs[n]
+    return pairs
+
+
+def _is_inside(positions: torch.Tensor, length: float) -> bool:
+    return bool(((positions >= 0) & (positions < length)).all())
+
+
+def elements_at(program: Program) -> Elements:
+    """The elements at the positions that a program finds."""
+    made = {node.name: node for node in program.nodes}
+    metas = {name: node.meta for name, node in made.items()} | {x.name: x.meta for x in program.inputs}
+    found = {n: (name, _extremum(made.get(name), made)) for n, name in enumerate(program.outputs)}
+    inputs, nodes, outputs, lengths = [*program.inputs], [*program.nodes], [], []
+    numbers = tuple(number for number, (_, call) in found.items() if call is not None)
+    for number in numbers:
+        name, call = found[number]
+        arguments = _arguments(call)
+        source, positions = arguments["self"], f"positions_of_result_{number}"
+        axis = int(arguments["dim"]) % len(metas[source.text].shape)
+        lengths.append(metas[source.text].shape[axis])
+        inputs.append(Input(positions, metas[name], ()))
+        nodes += _gather(source, positions, axis, metas[name], metas[source.text].dtype, bool(arguments["keepdim"]))
+        outputs.append(nodes[-1].name)
+    return Elements(Program(tuple(inputs), tuple(nodes), tuple(outputs)), numbers, tuple(lengths))
+
+
+def _gather(source: Atom, positions: str, axis: int, meta: Meta, dtype: str, keeps: bool) -> list[ProgramNode]:
+    """The calls that read one element for each position. keeps: positions have the axis, with length 1."""
+    name = lambda part: f"{positions}, {part}"
+    along = meta if keeps else replace(meta, shape=(*meta.shape[:axis], 1, *meta.shape[axis:]))
+    read = replace(along, dtype=dtype)
+    if keeps:
+        return [ProgramNode(name("read"), "aten.gather.default", (source, axis, Atom("node", positions)), (), (read,))]
+    calls = (
+        ("along", "aten.unsqueeze.default", (Atom("node", positions), axis), along),
+        ("read", "aten.gather.default", (source, axis, Atom("node", name("along"))), read),
+        ("alone", "aten.squeeze.dim", (Atom("node", name("read")), axis), replace(meta, dtype=dtype)),
+    )
+    return [ProgramNode(name(part), target, given, (), (made,)) for part, target, given, made in calls]
+
+
+def _extremum(node: ProgramNode | None, made: dict[str, ProgramNode]) -> ProgramNode | None:
+    """The call of which a value is the position; None of any other value."""
+    if node is None:
+        return None
+    if node.target == GETITEM:
+        return made.get(node.args[0].text) if node.args[1] == 1 and node.meta.dtype == "int64" else None
+    name = node.target.split(".")[1]
+    return node if Trait.GIVES_POSITIONS in operation_named(name).traits else None
+
+
+def _arguments(node: ProgramNode) -> dict:
+    """The arguments by name, with defaults."""
+    schema = operation(node.target)._schema.arguments
+    defaults = {a.name: a.default_value if a.has_default_value() else None for a in schema}
+    return defaults | {a.name: x for a, x in zip(schema, node.args, strict=False)} | dict(node.kwargs)

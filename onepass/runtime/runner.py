@@ -16,14 +16,23 @@ from typing import Any
 import torch
 
 from ..compiler import disk_cache, library_kernels
-from ..compiler.compiled_region import Fused
+from ..compiler.compiled_region import Fused, make
 from ..compiler.traffic import STORES_TOO_MUCH, stores_too_much
 from ..errors import OnepassError
+from ..graph.program import Program
 from ..lowering.plan.records import NotPlannable
 from ..report import records
 from . import executors, library_choice
 from .background import COMPILES
-from .compare_results import RoundingFacts, computed_dtypes, mismatch, moved, undecided
+from .compare_results import (
+    Pair,
+    RoundingFacts,
+    compared_by_elements,
+    computed_dtypes,
+    mismatch,
+    moved,
+    undecided,
+)
 from .measurements import Measured
 from .region_call import RegionCall, Tensors, call_of, falls_back, is_sealed, prepares, unfit
 
@@ -178,7 +187,7 @@ class Runner:
         elif size not in self.seen:
             self.seen.add(size)
             return False
-        ready, wrong = self._ready_rivals(others, tensors, call), self._wrong(results, tensors)
+        ready, wrong = self._ready_rivals(others, tensors, call), self._wrong(results, tensors, call)
         least = library_choice.least_seconds(self.found, ready, tensors, call)
         self.choices[size] = library_choice.fastest(run, ready, tensors, wrong, least)
         disk_cache.update(self.found.key, choices=self.choices)
@@ -199,13 +208,14 @@ class Runner:
                 continue
         return ready
 
-    def _wrong(self, expected: list[torch.Tensor], tensors: Tensors) -> Callable:
+    def _wrong(self, expected: list[torch.Tensor], tensors: Tensors, call: RegionCall) -> Callable:
         """The original calls are right by definition; another rival's results are compared with the plan's."""
 
         def reason(name: str, results: list[torch.Tensor]) -> str | None:
             if name == executors.ORIGINAL:
                 return None
-            return next(filter(None, (mismatch(r, e, tensors) for r, e in zip(results, expected, strict=True))), None)
+            pairs = self._compared(results, expected, tensors, call)
+            return next(filter(None, (mismatch(*pair, tensors) for pair in pairs)), None)
 
         return reason
 
@@ -316,12 +326,25 @@ class Runner:
         """The pairs that differ by more than rounding, and by how much. What rounding does here is looked at only
         where some pair seems to."""
         known = RoundingFacts(computed_dtypes(self.found.plan))
-        pairs = list(zip(results, expected, strict=True))
+        pairs = self._compared(results, expected, tensors, call)
         if not any(mismatch(*pair, tensors, known) for pair in pairs):
             return []
         others = self._expected(moved(tensors), call)
-        reasons = [mismatch(*pair, tensors, replace(known, moved=other)) for pair, other in zip(pairs, others)]
+        moves = [other if other.is_floating_point() else None for other in others]
+        reasons = [mismatch(*pair, tensors, replace(known, moved=other)) for pair, other in zip(pairs, moves)]
         return [(*pair, reason) for pair, reason in zip(pairs, reasons, strict=True) if reason]
+
+    def _compared(
+        self, results: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], tensors: Tensors, call: RegionCall
+    ) -> list[Pair]:
+        """The pairs to compare: of positions that differ, the elements there, which the tiled executor computes."""
+
+        def compute(program: Program, given: Tensors, call: RegionCall) -> Sequence[torch.Tensor]:
+            found = make(program, replace(self.found.options, invariant=False, executor="tiled", verify="nothing"))
+            kind = call_of(found, given, [call.sizes[symbol] for symbol in found.free_symbols])
+            return executors.EXECUTORS["tiled"](found, given, kind)(given)
+
+        return compared_by_elements(results, expected, self.found.program, (tensors, call), compute)
 
     def _unvalidated(self, tensors: Tensors, call: RegionCall) -> list[torch.Tensor]:
         """The results where no kernel may run yet. Raises ExecutorError where the original calls have other bits."""

@@ -98,12 +98,44 @@ def extremum(call: OperatorCall) -> TensorValue:
     return fold(call, source, _reduction(call, monoid, source, source.kind))
 
 
+PLACES = 1 << 32  # more than an axis has elements, so that a pair holds any position beside its element
+
+
 @handles("aten.max.dim", "aten.min.dim")
 def extremum_with_position(call: OperatorCall) -> list[TensorValue]:
-    def positions(index):
-        raise call.refuse(messages.POSITIONS_OF_EXTREMA)
+    return [extremum(call), _position(call, call.node.metas[1])]
 
-    return [extremum(call), TensorValue(call.node.metas[1], positions)]
+
+@handles("aten.argmax.default", "aten.argmin.default")
+def position(call: OperatorCall) -> TensorValue:
+    return _position(call, call.meta)
+
+
+def _position(call: OperatorCall, meta: Meta) -> TensorValue:
+    """torch's position of an extremum: the first of equal elements, that of the first NaN if there is one.
+
+    It is -max_j (order(x_j) · 2^32 - j), modulo 2^32. A pair of an element and its position is one whole number: pairs
+    are in the order of their elements, and of equal ones the first is the largest. So their maximum is a monoid that is
+    known already. Of the smallest element, x is -x.
+    """
+    source, sign = call["self"], 1 if "max" in call.node.target else -1
+    how = _reduction(call, "max", source, "int64")
+
+    def pair(index: Index) -> Term:
+        if compute_dtype(source.meta.dtype) != "float32":
+            raise call.refuse(messages.POSITIONS_OF_EXTREMA, dtype=source.meta.dtype)
+        if len(how.axes) != 1:
+            raise call.refuse(messages.SEVERAL_DIMS)
+        x = convert(source.at(index), "float32")
+        return make("order", (x if sign > 0 else -x,)) * const(PLACES) - index[how.axes[0]]
+
+    pairs = TensorValue(replace(source.meta, dtype="int64"), pair)
+    return fold(call, pairs, how, lambda best: apply("mod", apply("neg", best), const(PLACES)), meta)
+
+
+def is_position(result: Term) -> bool:
+    """Whether the term is a position of an extremum, and nothing made of one."""
+    return result.op == "mod" and result.args[1] is const(PLACES)
 
 
 def _sum_dtype(call) -> str:

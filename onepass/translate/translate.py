@@ -103,12 +103,16 @@ def _result(value: TensorValue | list[TensorValue], number: int, program: Progra
     if isinstance(value, list):
         raise Refusal(messages.NO_TENSOR_RESULT, _where(program))
     meta = value.meta
-    if meta.dtype not in FLOATING:
+    if meta.dtype not in (*FLOATING, "int64"):
         raise Refusal(messages.NO_FLOATING_RESULT, _where(program), dtype=meta.dtype)
     name = _free(f"output{number or ''}", {i.name for i in program.inputs})
     order = tuple(Dim(f"{name}.{axis}", size) for axis, size in enumerate(meta.shape))
     pulled = simplify_index(convert(value.at(tuple(iota(d) for d in order)), term_dtype(meta.dtype)))
     pulled = concatenation.in_pieces(simplify_under_conditions(pulled))
+    if meta.dtype == "int64" and not reductions.is_position(pulled):
+        raise Refusal(messages.NO_FLOATING_RESULT, _where(program), dtype=meta.dtype)
+    if meta.dtype != "int64" and any(node.op == "order" for node in subterms(pulled)):
+        raise Refusal(messages.POSITIONS_READ, _where(program))
     if any(map(_is_largest_of_none, subterms(pulled))):
         raise Refusal(messages.NO_SCORE_KEPT, _where(program))
     return Store(pulled, Tensor(name, meta.dtype, meta.shape), order)

@@ -279,7 +279,7 @@ class Interpreter:
         args = [self.value(a) for a in node.args]
         named = {k.arg: self.value(k.value) for k in node.keywords}
         if isinstance(node.func, ast.Attribute) and node.func.attr == "to":
-            return FUNCTIONS["cast"](self.value(node.func.value), *args)
+            return FUNCTIONS["cast"](self.value(node.func.value), *args, **named)
         if function in OF_PROGRAMS:
             return OF_PROGRAMS[function](self, *args, **named)
         if function.startswith("tl."):

@@ -168,7 +168,12 @@ def unary(name: str, a: Any) -> Any:
 # Functions
 
 
-def _cast(value, type_: Type):
+def _cast(value, type_: Type, bitcast: bool = False):
+    if bitcast:
+        if not is_real(value) or type_.name != "int32":
+            raise KernelFault(f"the bits of a value as {type_.name}")
+        with np.errstate(over="ignore"):
+            return exact.numbers(value).shadow.astype(np.float32).view(np.int32)
     if type_.is_real:
         return exact.numbers(value)
     if is_real(value):

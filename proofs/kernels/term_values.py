@@ -340,6 +340,7 @@ MEANINGS: dict[str, Callable] = {
     "abs": absolute,
     "floor": exact.floor,
     "finite": lambda x: np.isfinite(x.shadow),
+    "order": lambda x: OPS["order"].meaning(x.shadow),
     "add": exact.add,
     "sub": exact.subtract,
     "mul": exact.multiply,

@@ -182,7 +182,7 @@ class GluonInterpreter(Interpreter):
         if name == "to" and isinstance(value, Pointer):
             return value  # the same place as a pointer to another type
         if name == "to":
-            return GLUON_FUNCTIONS["cast"](value, *args)
+            return GLUON_FUNCTIONS["cast"](value, *args, **named)
         if isinstance(value, list) and name == "index":
             place = whole(args[0])
             if not 0 <= place < len(value):

@@ -27,6 +27,7 @@ REFUSED = {  # a maximum is asked for, or weights are mixed behind their softmax
     "largest score beside the output": "by max over j",
     "logarithms of weights mixed": "could overflow",
     "neighbouring heads": "could overflow",
+    "place of the largest score beside the output": "positions of extrema of float64",
     "talking heads": "could overflow",
     "talking heads, two": "could overflow",
     "two key sets, log-sum-exp beside the output": "could overflow",

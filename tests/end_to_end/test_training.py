@@ -25,7 +25,7 @@ def gradients(function, inputs, draw):
     """The gradients of all floating inputs, for cotangents that `draw` gives for the results."""
     leaves = [x.clone().requires_grad_(x.is_floating_point()) for x in inputs]
     found = function(*leaves)
-    results = found if isinstance(found, tuple) else (found,)
+    results = [r for r in (found if isinstance(found, tuple) else (found,)) if r.is_floating_point()]
     wanted = [x for x in leaves if x.requires_grad]
     cotangents = [g.to(r.dtype) for g, r in zip(draw(results), results, strict=True)]
     return torch.autograd.grad(results, wanted, cotangents, allow_unused=True)

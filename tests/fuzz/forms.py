@@ -175,6 +175,7 @@ def _several(d: Draft) -> None:
     d.middle("bh", plain=True)
     d.say("o = p @ v.to(p.dtype)")
     d.say(d.pick("return o, s", "return o, p", "return o, s.logsumexp(-1)", "return o, s.amax(-1)",
+                 "return o, s.argmax(-1)", "return o, s.argmin(-1)",
                  "return o, p.sum(-2)", "return o, p.mean(1)", "return o, o.sum(-1)",
                  "return o, p @ v.to(p.dtype).square()", "return s, o, p", "return o, (p * p).sum(-1)",
                  "return o, -(p * (p + 1e-9).log()).sum(-1)"))  # fmt: skip

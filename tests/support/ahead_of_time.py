@@ -65,7 +65,7 @@ CHANGES = {
 }
 
 
-LONG = ("i", "j", "j_0", "c")
+LONG = ("i", "j", "j_0", "c", "e")
 BYTES = {"int8": torch.int8, "uint4": torch.uint8, "float8_e4m3fn": torch.float8_e4m3fn}
 
 
@@ -73,6 +73,7 @@ def plan_of(kind: str, width: int, dtype: str):
     """The plan derived from plain PyTorch for batch 4, 16 heads (keys: 4 in "groups"), length 4096.
 
     Scores and weights mixed over heads are two kernels: "states" and "mixed"; "weights" are stored by a second one.
+    "positions" are those of the largest scores of one product, with these.
     "latents" are keys and values in one. Tiles of "ragged" and "latents" need not be whole.
     Keys and values of a kind in BYTES are bytes, or two numbers of four bits in each.
     """
@@ -105,6 +106,9 @@ def plan_of(kind: str, width: int, dtype: str):
         found = torch.softmax(q @ k.mT / math.sqrt(width), -1)
         return found @ v, found
 
+    if kind == "positions":
+        given = (torch.empty(rows, width, dtype=getattr(torch, dtype)) for rows in (4096, 4096))
+        return optimize_all(translate(program_of(lambda x, w: (x @ w.mT).max(-1), *given)).results).plan
     heads = (16, 4, 4) if kind == "groups" else (16, 16, 16)
     inputs = [torch.empty(4, h, 4096, width, dtype=getattr(torch, dtype)) for h in heads]
     programs = {"documents": documents, "weights": weights, "states": mixture, "mixed": mixture, "dropout": dropped}

@@ -95,6 +95,11 @@ def with_largest(q, k, v):
     return scores.softmax(-1) @ v, scores.amax(-1)
 
 
+def with_place(q, k, v):
+    scores = q @ k.mT / math.sqrt(q.shape[-1])
+    return scores.softmax(-1) @ v, scores.argmax(-1)
+
+
 def with_weights(q, k, v):
     weights = torch.softmax(q @ k.mT / math.sqrt(q.shape[-1]), -1)
     return weights @ v, weights
@@ -146,6 +151,7 @@ VARIANTS = [
     ),
     Variant("log-sum-exp beside the output", with_logsumexp, _SELF, spellings=(with_logsumexp_by_hand,)),
     Variant("largest score beside the output", with_largest, _SELF),
+    Variant("place of the largest score beside the output", with_place, _SELF),
     Variant("weights beside the output", with_weights, _SELF, kernels=2, passes=2),
     Variant("mean weights beside the output", with_mean_weights, _SELF, kernels=2, passes=2, outside=("mean",)),
     Variant("two values under one softmax", two_values, _SELF),

@@ -21,7 +21,7 @@ from onepass.egraph.terms.ops import OPS, cast, load, make, var
 from onepass.egraph.terms.term import FLOATS, Tensor, Term
 
 DERIVED = [name for name, row in PARTIALS.items() if row.of and OPS[name].arity]
-CONSTANT = {"floor", "floordiv", "finite", "not", "lt", "le", "eq", "and", "or", "uniform"}
+CONSTANT = {"floor", "floordiv", "finite", "order", "not", "lt", "le", "eq", "and", "or", "uniform"}
 SMOOTH = [name for name in DERIVED if name not in CONSTANT and name != "cast"]
 COTANGENT = 3.0
 COTANGENTS = (COTANGENT, math.inf, math.nan)
@@ -51,7 +51,7 @@ OF_POSITIVE = {"log", "log2", "log1p", "sqrt", "rsqrt", "pow", "mod", "floordiv"
 
 
 def _variables(name: str) -> list[Term]:
-    dtypes = {"where": ("bool", "float64", "float64"), "not": ("bool",)}
+    dtypes = {"where": ("bool", "float64", "float64"), "not": ("bool",), "order": ("float32",)}
     dtypes |= dict.fromkeys(("and", "or"), ("bool", "bool")) | {"uniform": ("int64",) * OPS["uniform"].arity}
     return [var(f"x{k}", d) for k, d in enumerate(dtypes.get(name, ("float64",) * OPS[name].arity))]
 

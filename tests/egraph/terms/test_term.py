@@ -12,6 +12,7 @@ from onepass.egraph import Dim, Tensor, TermError
 from onepass.egraph.terms.affine import affine, bounds, compare, split_multiple, to_term
 from onepass.egraph.terms.evaluate import evaluate
 from onepass.egraph.terms.ops import (
+    LAST_PLACE,
     MONOIDS,
     OPS,
     cast,
@@ -23,6 +24,7 @@ from onepass.egraph.terms.ops import (
     make,
     mantissa,
     max_over,
+    order_of,
     reduce,
     rescaled_sum,
     scale,
@@ -360,3 +362,14 @@ def test_a_term_too_long_for_a_line_is_not_marked():
     for _ in range(12):
         long = long + long
     assert show_marked(long, (0,), ("[", "]")) == ""
+
+
+def test_the_order_of_numbers_of_float32():
+    """It rises with the number, zeros are one, NaN is the last, and neighbours have neighbouring places."""
+    bits = np.random.default_rng(0).integers(-(2**31), 2**31, 4000).astype(np.int32)
+    numbers = np.sort(bits.view(np.float32)[np.isfinite(bits.view(np.float32))])
+    numbers = np.concatenate([[-np.inf], numbers, [np.inf]]).astype(np.float32)
+    places = order_of(numbers)
+    assert (np.diff(places)[np.diff(numbers) > 0] > 0).all() and order_of(-0.0) == order_of(0.0) == 0
+    assert (order_of([np.nan, -np.nan]) == LAST_PLACE).all() and places[-1] < LAST_PLACE and places[0] > -LAST_PLACE - 1
+    assert (order_of(np.nextafter(numbers[1:-1], np.float32(np.inf))) - places[1:-1] <= 1).all()

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from onepass.egraph.terms.ops import (
+    OPS,
     cast,
     const,
     exp,
@@ -29,6 +30,7 @@ from onepass.egraph.terms.ops import (
 from onepass.egraph.terms.sizes import UnknownSize, resolve
 from onepass.egraph.terms.term import Dim, Tensor
 from onepass.lowering.planning.planner import build_plan
+from onepass.lowering.tiled.tile_ops import APPLY
 from tests.support.attention_terms import Case, attention, check, error, keep, loaded, one_pass, run
 
 
@@ -263,3 +265,8 @@ def test_sizes_are_arithmetic_over_symbols():
     for text in ("s2", "__import__('os')", "s0 if s1 else 2", "s0."):
         with pytest.raises(UnknownSize, match="the size"):
             resolve(text, {"s0": 6, "s1": 4})
+
+
+def test_the_order_of_numbers_is_its_meaning():
+    numbers = [0.0, -0.0, 1.0, -1.0, 1e-45, -1e-45, 3e38, float("inf"), -float("inf"), float("nan"), -float("nan")]
+    assert APPLY["order"](torch.tensor(numbers)).tolist() == OPS["order"].meaning(numbers).tolist()

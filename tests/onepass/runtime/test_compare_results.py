@@ -174,3 +174,46 @@ def test_a_plan_says_in_what_it_computes():
     inputs = [x.double() for x in given(torch.float32)]
     found = compiled_region.make(program_of(rounded_between, *inputs), Options())
     assert computed_dtypes(found.plan) == {torch.float32, torch.float64}
+
+
+def of_positions(program, given, change):
+    """The pairs that a runner compares where the tiled executor's positions are changed, and those that differ."""
+    made = runner.Runner(compiled_region.make(program_of(program, *given), Options(executor="tiled")))
+    call = made._call(given, [])
+    expected = made._expected(given, call)
+    results = [change(x.clone()) if x.dtype == torch.int64 else x for x in expected]
+    return made._compared(results, expected, given, call), made._mismatched(results, expected, given, call)
+
+
+POSITIONS = {
+    "largest": lambda x, w: (x @ w.T).argmax(-1),
+    "smallest": lambda x, w: (x @ w.T).argmin(-1, keepdim=True),
+    "of columns": lambda x, w: (x @ w.T).argmax(0),
+    "values, too": lambda x, w: tuple((x @ w.T).max(-1)),
+    "both directions": lambda x, w: (lambda s: (s.argmax(-1), s.min(0).indices))(x @ w.T),
+}
+
+
+@pytest.mark.parametrize("name", POSITIONS)
+def test_positions_are_compared_by_the_elements_there(name):
+    torch.manual_seed(0)
+    x = torch.randn(70, 24)
+    given = [x, torch.cat([x, x * (1 + 2.0**-22)])]  # of each column there are two that are almost equal
+    rows = name in ("of columns", "both directions")
+    other = (lambda at: at) if rows else (lambda at: (at + 70) % 140)
+    pairs, differing = of_positions(POSITIONS[name], given, other)
+    assert not differing and all(mine.dtype == torch.float32 or rows for mine, _ in pairs)
+    _, differing = of_positions(POSITIONS[name], given, lambda at: (at + 1) % 70)
+    assert differing and "average" in differing[0][-1]
+    _, differing = of_positions(POSITIONS[name], given, lambda at: at + 1000)
+    assert [reason for *_, reason in differing].count("different values") == len(differing) >= 1
+
+
+def test_one_wrong_position_of_many_is_found():
+    def of_one(at):
+        at[5] = (at[5] + 1) % 300
+        return at
+
+    torch.manual_seed(0)
+    _, differing = of_positions(POSITIONS["largest"], [torch.randn(70, 24), torch.randn(300, 24)], of_one)
+    assert differing

@@ -110,6 +110,16 @@ def test_pages_of_a_cache(spelling):
         hold(*found, TritonConfig(16, 16, 4, 1, 3), most=2**59)
 
 
+def test_positions_of_extrema():
+    torch.manual_seed(0)
+    program = lambda x, w: (lambda s: (*s.max(-1), s.argmin(-1)))(x @ w.T)
+    plan, tensors = plan_of(program, [torch.randn(37, 20), torch.randn(300, 20)])
+    ((_, checked),) = checks(hold(plan, tensors), EVERY)
+    for old, new in (("== top", "!= top"), ("1, smaller)", "1, larger)"), ("4294967296 - first", "4294967296 + first")):
+        assert old in checked.calls[0].text and differences(changed(checked, old, new)), old
+    hold(plan, tensors, SPLIT)
+
+
 def documents(q, k, v, ids):
     score = (q @ k.mT / 4).masked_fill(ids[:, None] != ids[None, :], -torch.inf)
     return torch.softmax(score, -1) @ v

@@ -177,6 +177,17 @@ def test_forward(kind, monkeypatch):
 
 
 @needs_gluon
+@pytest.mark.parametrize("columns", [260, 300, 320])
+def test_positions_of_extrema(columns, monkeypatch):
+    pretend_hopper(monkeypatch)
+    torch.manual_seed(0)
+    given = [torch.randn(n, 64).bfloat16() for n in (150, columns)]
+    (one,) = texts = hopper_texts(*plan_of(lambda x, w: (x @ w.T).max(-1), given), HopperConfig(loop_tile=64))
+    assert "== top" in one.calls[0].text
+    hold(texts)
+
+
+@needs_gluon
 @pytest.mark.slow
 @pytest.mark.parametrize("kind, change", [(kind, change) for kind in CONFIGS for change in CONFIGS[kind]])
 def test_settings(kind, change, monkeypatch):
