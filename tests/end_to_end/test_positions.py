@@ -30,6 +30,7 @@ def whole_numbers(dtype=torch.float32, rows=70, columns=300, width=24):
     return x, w, added
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_hostile_scores_have_eagers_positions(dtype, executor, monkeypatch):

@@ -211,7 +211,7 @@ def test_assumed_inputs_are_said(name, assumed, mine, capsys):
     assert command.main(["explain", f"{mine}:{name}"]) == 0
     said = capsys.readouterr()
     assert f"assumed {assumed} of shape (1, 4, 128, 64); to give others, give --shape, or write `def" in said.err
-    assert "1 fused" in said.out and f"{mine}:4" in said.out
+    assert "Yes: 1 region" in said.out and f"{mine}:4" in said.out
 
 
 def test_given_inputs_are_not_said(mine, capsys):

@@ -128,9 +128,14 @@ def is_monotone(op, sign):
     return not np.isnan(found).any() and bool((np.isnan(steps) | (steps >= 0)).all()) and len(set(found)) > 1
 
 
+def keeps_type(op):
+    """A function from a type to itself, as laws of increasing ones have; `order` gives whole numbers of floats."""
+    return OPS[op].arity == 1 and OPS[op].dtype in ("same", "float")
+
+
 HAS = {
-    "increasing": lambda op: OPS[op].arity == 1 and OPS[op].dtype != "bool" and is_monotone(op, 1),
-    "decreasing": lambda op: OPS[op].arity == 1 and OPS[op].dtype != "bool" and is_monotone(op, -1),
+    "increasing": lambda op: keeps_type(op) and is_monotone(op, 1),
+    "decreasing": lambda op: keeps_type(op) and is_monotone(op, -1),
     "commutative": lambda op: OPS[op].arity == 2 and same(applied(op, *grid(op, 2)), applied(op, *grid(op, 2)[::-1])),
     "associative": lambda op: OPS[op].arity == 2 and is_associative(op),
     "idempotent": lambda op: OPS[op].arity == 2 and same(applied(op, *grid(op, 1) * 2), grid(op, 1)[0]),
