@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from textwrap import fill
 from typing import Any, NoReturn
@@ -203,6 +204,9 @@ def _tune(chosen) -> int:
 
     from .target import TargetError, target
 
+    if find_spec("sklearn") is None:
+        print("onepass tune needs scikit-learn, which models trials: pip install scikit-learn", file=sys.stderr)
+        return MISUSED
     if not torch.cuda.is_available():
         print("onepass tune: there is no GPU here; on a CPU fused forms have nothing to tune", file=sys.stderr)
         return MISUSED

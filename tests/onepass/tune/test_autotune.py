@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from onepass import process_state
+from onepass.cli import commands
 from onepass.cli.commands import MISUSED, main
 from onepass.compiler import compiled_region, disk_cache
 from onepass.lowering.executors import KERNELS
@@ -144,3 +145,9 @@ def test_a_wrong_result_is_never_timed(asked, monkeypatch, tmp_path, wrong):
 def test_without_a_gpu_it_says_so(capsys):
     assert main(["tune", "some.py:function"]) == MISUSED
     assert "no GPU" in capsys.readouterr().err
+
+
+def test_without_scikit_learn_it_says_so(capsys, monkeypatch):
+    monkeypatch.setattr(commands, "find_spec", lambda name: None)
+    assert main(["tune", "some.py:function"]) == MISUSED
+    assert "pip install scikit-learn" in capsys.readouterr().err
