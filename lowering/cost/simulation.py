@@ -57,7 +57,7 @@ class Span:
     end: float
 
 
-class NobodyGoesOn(RuntimeError):
+class Deadlock(RuntimeError):
     """Every actor waits for another one."""
 
 
@@ -75,7 +75,7 @@ def simulated(
     actors: Sequence[Sequence[Instruction]], shared: Collection[str] = (), counters: Mapping[str, int] | None = None
 ) -> list[Span]:
     """What was done when, in the order of beginnings. shared: units that all users have a part of; others are taken in
-    turn. counters: those that begin above 0. Raises NobodyGoesOn.
+    turn. counters: those that begin above 0. Raises Deadlock.
     """
     return _Simulation(actors, shared, counters or {}).run()
 
@@ -97,7 +97,7 @@ class _Simulation:
             self._advance()
         waiting = [n for n, actor in enumerate(self.actors) if self.places[n] < len(actor)]
         if waiting:
-            raise NobodyGoesOn(", ".join(str(self.actors[n][self.places[n]]) for n in waiting))
+            raise Deadlock(", ".join(str(self.actors[n][self.places[n]]) for n in waiting))
         return sorted(self.done, key=lambda span: (span.start, span.end))
 
     def _go_on(self) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from onepass.lowering.cost.simulation import Await, NobodyGoesOn, Raise, Work, simulated
+from onepass.lowering.cost.simulation import Await, Deadlock, Raise, Work, simulated
 
 
 def ends(spans):
@@ -35,7 +35,7 @@ def test_a_counter_may_begin_above_0_and_signals_wake_others():
 
 
 def test_nobody_goes_on():
-    with pytest.raises(NobodyGoesOn, match="never"):
+    with pytest.raises(Deadlock, match="never"):
         simulated([[work("a", 1), Await("never", 1)]])
 
 
