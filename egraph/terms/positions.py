@@ -3,10 +3,12 @@
 Nothing is then read at an address that is data, and what a loop computes for the row gives the element, too. Pointwise
 operations are done behind the sum. Example: of 2 · Σ_d x[i, d] · w[j, d] at j = y[i] it is
 2 · Σ_j where(j = y[i], Σ_d x[i, d] · w[j, d], 0). At a position beyond the row the sum is 0.
+The other way round, `pair` is what a loop takes the maximum of, to find the position of a row's largest element.
 """
 
 from __future__ import annotations
 
+from .affine import bounds
 from .ops import const, eq, iota, make, reduce
 from .term import Dim, Term
 
@@ -37,3 +39,22 @@ def at_position(values: Term, dim: Dim, position: Term) -> Term:
 
 def _zero(dtype: str) -> Term:
     return const(0) if "int" in dtype else const(0.0)
+
+
+PLACES = 1 << 32  # more than an axis has elements, so that a pair holds any position beside its element
+
+
+def pair(number: Term, place: Term) -> Term:
+    """A number and a place as one whole number: in the order of numbers, and of equal ones the first is the largest."""
+    return make("order", (number,)) * const(PLACES) - place
+
+
+def pair_of(body: Term) -> tuple[Term, Term] | None:
+    """x and p of order(x) · 2^32 - p, if p is known to be no negative number; None of any other term."""
+    if body.op != "sub" or body.args[0].op != "mul":
+        return None
+    (place_of_number, factor), place = body.args[0].args, body.args[1]
+    least, _ = bounds(place)
+    if place_of_number.op != "order" or factor is not const(PLACES) or least is None or least < 0:
+        return None
+    return place_of_number.args[0], place

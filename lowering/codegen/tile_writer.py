@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from ...egraph.forks import cached_property
-from ...egraph.terms.affine import affine, bounds
+from ...egraph.terms.affine import affine
 from ...egraph.terms.ops import cast, const, iota, make
+from ...egraph.terms.positions import PLACES, pair_of
 from ...egraph.terms.term import Dim, Tensor, Term
 from ...egraph.terms.traversal import substitute, subterms
 from ..analysis.contiguous_axes import along
@@ -387,19 +388,6 @@ class TileWriter(Tiles):
 
 
 # Pairs of a number and a place
-
-PLACES = 1 << 32
-
-
-def pair_of(body: Term) -> tuple[Term, Term] | None:
-    """x and p of order(x) · 2^32 - p, if p is known to be no negative number; None of any other term."""
-    if body.op != "sub" or body.args[0].op != "mul":
-        return None
-    (place_of_number, factor), place = body.args[0].args, body.args[1]
-    least, _ = bounds(place)
-    if place_of_number.op != "order" or factor is not const(PLACES) or least is None or least < 0:
-        return None
-    return place_of_number.args[0], place
 
 
 def same_number(number: str, top: str) -> str:

@@ -12,11 +12,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
 
+from ...egraph.terms.positions import pair_of
 from ...egraph.terms.term import Term
 from ...egraph.terms.traversal import subterms
 from ..analysis.softmax_scaling import ExponentScaling
 from ..codegen.ops import INTEGER_LIMITS, TileValue, identity
-from ..codegen.tile_writer import doublings, factor_text, pair_of, pair_text, same_number, scale_text
+from ..codegen.tile_writer import doublings, factor_text, pair_text, same_number, scale_text
 from ..codegen.tiles import Scope
 from ..hopper.config import HopperConfig
 from ..hopper.kernel_form import Binding, Operand, Product, StateValue, accumulated, chunks

@@ -14,6 +14,7 @@ from .. import messages
 from ..egraph.terms.affine import compare
 from ..egraph.terms.index_simplify import floordiv
 from ..egraph.terms.ops import const, eq, exp, iota, log, make, max_over, reduce, sum_over
+from ..egraph.terms.positions import PLACES, pair
 from ..egraph.terms.sizes import Size, term_of
 from ..egraph.terms.term import Dim, Term
 from ..graph.program import Meta
@@ -98,9 +99,6 @@ def extremum(call: OperatorCall) -> TensorValue:
     return fold(call, source, _reduction(call, monoid, source, source.kind))
 
 
-PLACES = 1 << 32  # more than an axis has elements, so that a pair holds any position beside its element
-
-
 @handles("aten.max.dim", "aten.min.dim")
 def extremum_with_position(call: OperatorCall) -> list[TensorValue]:
     return [extremum(call), _position(call, call.node.metas[1])]
@@ -121,15 +119,15 @@ def _position(call: OperatorCall, meta: Meta) -> TensorValue:
     source, sign = call["self"], 1 if "max" in call.node.target else -1
     how = _reduction(call, "max", source, "int64")
 
-    def pair(index: Index) -> Term:
+    def pair_at(index: Index) -> Term:
         if compute_dtype(source.meta.dtype) != "float32":
             raise call.refuse(messages.POSITIONS_OF_EXTREMA, dtype=source.meta.dtype)
         if len(how.axes) != 1:
             raise call.refuse(messages.SEVERAL_DIMS)
         x = convert(source.at(index), "float32")
-        return make("order", (x if sign > 0 else -x,)) * const(PLACES) - index[how.axes[0]]
+        return pair(x if sign > 0 else -x, index[how.axes[0]])
 
-    pairs = TensorValue(replace(source.meta, dtype="int64"), pair)
+    pairs = TensorValue(replace(source.meta, dtype="int64"), pair_at)
     return fold(call, pairs, how, lambda best: apply("mod", apply("neg", best), const(PLACES)), meta)
 
 
