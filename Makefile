@@ -10,6 +10,8 @@ PYTHON = $(VENV)/bin/python
 JOBS = 2
 TESTS =
 
+# What a target waits for: onepass and what its quick start needs (USABLE), or what tests and documents need besides (READY).
+USABLE = $(if $(filter $(VENV)/bin/python,$(PYTHON)),$(VENV)/.usable)
 READY = $(if $(filter $(VENV)/bin/python,$(PYTHON)),$(VENV)/.ready)
 # Whether an interpreter has a torch that will do: any known one, or the one that is asked for by number.
 ASKED = $(patsubst torch==%,%,$(firstword $(filter-out $(DEFAULT_TORCH),$(TORCH))))
@@ -31,7 +33,7 @@ help:
 	@echo "  TESTS=tests/rules       runs that part, with its slow tests; JOBS=4 processes"
 	@echo "  N=10000 SEED=1          of make fuzz; OPTIONS=--gradients compares gradients, too"
 
-demo: $(READY) ## a small GPT-like block, fused: what happened, how right, how fast
+demo: $(USABLE) ## a small GPT-like block, fused: what happened, how right, how fast
 	$(PYTHON) -m onepass demo
 
 PYTEST = $(PYTHON) -m pytest -q -n $(JOBS) --dist worksteal --durations=15
@@ -98,7 +100,7 @@ clean: ## removes environments, builds and caches
 # A torch that the interpreter already has is kept, because it fits that machine's GPU and may be all there is without
 # a network; there, what pip cannot find stays missing, is listed, and onepass itself is still installed.
 # Otherwise one release is asked for by number: an open range could bring a newer build with gigabytes of CUDA.
-$(VENV)/.ready: pyproject.toml
+$(VENV)/.usable: pyproject.toml
 	@set -e; outer=no; \
 	if $(BOOTSTRAP) $(HAS_TORCH); then \
 	  outer=yes; echo "making $(VENV) around the torch that $(BOOTSTRAP) has"; \
@@ -109,9 +111,15 @@ $(VENV)/.ready: pyproject.toml
 	fi; \
 	$(VENV)/bin/python $(HAS_TORCH) || $(VENV)/bin/python -m pip install -q $(foreach word,$(TORCH),'$(word)') \
 	  || { test -z "$(ASKED)"; echo "no $(TORCH) here: pip chooses"; }; \
-	$(VENV)/bin/python -m pip install -q -e ".[test]" || { \
+	$(VENV)/bin/python -m pip install -q -e . 'transformers>=5' || { \
 	  test $$outer = yes; \
 	  $(VENV)/bin/python -m pip install -q --no-index --no-deps --no-build-isolation -e .; \
+	}
+	@touch $@
+
+$(VENV)/.ready: $(VENV)/.usable
+	@$(VENV)/bin/python -m pip install -q -e ".[test]" || { \
+	  grep -q 'system-site-packages = true' $(VENV)/pyvenv.cfg; \
 	  $(VENV)/bin/python -m pip check || true; \
 	}
 	@touch $@

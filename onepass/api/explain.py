@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ..errors import InputError, OptionError
+from ..garbage import rare_collections
 from ..report.records import Report
 
 
+@rare_collections()
 def explain(
     function: Callable,
     *inputs: object,

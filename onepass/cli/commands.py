@@ -7,14 +7,12 @@ failed or is wrong, and 2 if the command cannot run as it was called.
 from __future__ import annotations
 
 import atexit
-import gc
 import importlib
 import os
 import runpy
 import shutil
 import sys
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,12 +20,12 @@ from textwrap import fill
 from typing import Any, NoReturn
 
 from .. import __version__
+from ..garbage import rare_collections
 from ..wording.report_text import QUESTION
 from .arguments import ARGUMENTS
 from .values import CommandParser
 
 MISUSED = 2
-OBJECTS_BEFORE_A_COLLECTION = 100_000
 INDENT_OF_A_TEXT = 14  # of a line of a region: two spaces, then its label
 MIN_WIDTH = 60  # of a terminal
 INTERRUPTED = 130  # as a shell says of Ctrl-C
@@ -60,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
         return MISUSED
     commands[chosen.command].refuse_unknown(unknown)
     try:
-        with _rare_collections():
+        with rare_collections():
             status = chosen.run(chosen) or 0
         sys.stdout.flush()
     except KeyboardInterrupt:
@@ -70,17 +68,6 @@ def main(arguments: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return status
-
-
-@contextmanager
-def _rare_collections() -> Iterator[None]:
-    """Few collections of garbage: the modules that a command imports are none, and searching them takes 0.5 s."""
-    before = gc.get_threshold()
-    gc.set_threshold(OBJECTS_BEFORE_A_COLLECTION, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
 
 
 def _parsers() -> tuple[CommandParser, dict[str, CommandParser]]:
