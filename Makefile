@@ -36,7 +36,8 @@ help:
 demo: $(USABLE) ## a small GPT-like block, fused: what happened, how right, how fast
 	$(PYTHON) -m onepass demo
 
-PYTEST = $(PYTHON) -m pytest -q -n $(JOBS) --dist worksteal --durations=15
+# Tests start many processes, which need not compile onepass again: bytecode is kept, whatever the environment says.
+PYTEST = PYTHONDONTWRITEBYTECODE= $(PYTHON) -m pytest -q -n $(JOBS) --dist worksteal --durations=15
 
 # Without the slow tests, and with some cases of large families. A part that is named runs whole: make test TESTS=tests/rules
 test: $(READY) ## the tests but the slow ones, about 10 minutes on two cores

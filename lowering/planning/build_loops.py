@@ -21,6 +21,7 @@ from ..analysis.dim_roles import (
     loop_dims,
     loop_reductions,
     repeated_dims,
+    sum_factors,
 )
 from ..analysis.exact_products import with_exact
 from ..analysis.nested_sums import body_of, dims_around, reductions, sums_over_batch
@@ -120,11 +121,23 @@ def _compared(planning: Planning, stores: Sequence[Store]) -> set[Dim]:
 
 
 def _share_work(planning: Planning, group: Sequence[Store], store: Store) -> bool:
-    """Whether loops of both read or reduce the same along a dim of a loop."""
-    loops = [{*loop_reductions([s.term for s in stores], planning.held_limit)} for stores in ([store], group)]
+    """Whether in a common kernel loops of both read or reduce the same along a dim, or tiles hold the same product."""
+    if _held_products(planning, group) & _held_products(planning, (store,)):
+        return True
+    terms = [[s.term for s in stores] for stores in ([store], group)]
+    looped = {*loop_reductions([*terms[0], *terms[1]], planning.held_limit)}
+    loops = [looped & {*reductions(part)} for part in terms]
     mine, theirs = ({t for r in found for t in subterms(r)} for found in loops)
     dims = {r.attrs[1] for found in loops for r in found}
     return any(t.dims & dims and t.op in ("load", "reduce") for t in mine & theirs)
+
+
+def _held_products(planning: Planning, stores: Sequence[Store]) -> set[Term]:
+    """The sums of products that reductions without a loop reduce. Example: x @ w.T of which each row is a tile."""
+    terms = [s.term for s in stores]
+    looped = {*loop_reductions(terms, planning.held_limit)}
+    reduced = {t for r in reductions(terms) if r not in looped for t in subterms(r.args[0])}
+    return {t for t in reduced if t.op == "reduce" and t not in looped and len(sum_factors(t)) > 1}
 
 
 def _only_read_in_common(planning: Planning, group: Sequence[Store], store: Store) -> bool:

@@ -23,6 +23,7 @@ def _stored(report):
     return [s.output for r in report.regions for kernel in r.data.plan.kernels for s in kernel.stores]
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_programs_give_what_float64_gives(name, executor, monkeypatch):
@@ -32,6 +33,7 @@ def test_programs_give_what_float64_gives(name, executor, monkeypatch):
     _same(found, in_float64(PROGRAMS[name], *given), 2e-5)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_no_kernel_stores_the_scores(name, monkeypatch):
     monkeypatch.setattr(reduced_products, "LEAST_ELEMENTS", 1)

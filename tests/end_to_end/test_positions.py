@@ -14,7 +14,7 @@ EXECUTORS = ("tiled", "triton")
 INF, NAN = math.inf, math.nan
 
 
-def whole_numbers(dtype=torch.float32, rows=70, columns=300, width=24):
+def whole_numbers(dtype=torch.float32, rows=40, columns=150, width=24):
     """Rows and columns whose products are exact, so that there are many ties; and what is added to the scores."""
     generator = torch.Generator().manual_seed(1)
     x, w = (torch.randint(-2, 3, (n, width), generator=generator).to(dtype) for n in (rows, columns))
@@ -23,14 +23,14 @@ def whole_numbers(dtype=torch.float32, rows=70, columns=300, width=24):
     added[0], added[1], added[3] = -INF, INF, NAN
     added[2, [50, 60]] = NAN
     added[4, [7, 9]] = INF
-    added[5, 11], added[6, :299] = -INF, -INF
-    added[7, 200], added[7, 100] = NAN, INF
+    added[5, 11], added[6, : columns - 1] = -INF, -INF
+    added[7, 140], added[7, 100] = NAN, INF
     x[8], x[9] = 0, -0.0
     added[8, ::2] = -0.0
     return x, w, added
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_hostile_scores_have_eagers_positions(dtype, executor, monkeypatch):
@@ -46,6 +46,7 @@ def test_hostile_scores_have_eagers_positions(dtype, executor, monkeypatch):
         assert mine.dtype == torch.int64 and mine.tolist() == eager.tolist()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("largest", [True, False])
 def test_values_and_positions_come_from_one_kernel(largest, executor, monkeypatch):
@@ -72,7 +73,7 @@ DISTANCES = {
 }
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", DISTANCES)
@@ -86,14 +87,15 @@ def test_the_score_there_is_the_largest_up_to_rounding(name, dtype, executor, mo
     assert lost.max() <= rounds * exact.abs().max()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("executor", EXECUTORS)
-@pytest.mark.parametrize("columns", [5, 64, 300])
+@pytest.mark.parametrize("columns", [5, 64, 150])
 def test_masks(columns, executor, monkeypatch):
     def causal(x, w):
         i, j = torch.arange(x.shape[0])[:, None], torch.arange(w.shape[0])
         return (x @ w.T).masked_fill((j > i - 3) & (j != columns - 1), -INF).argmax(-1)
 
-    x, w, _ = whole_numbers(columns=max(columns, 300))
+    x, w, _ = whole_numbers()
     found, _ = fused(causal, x, w[:columns], executor=executor, monkeypatch=monkeypatch)
     assert torch.equal(found, causal(x, w[:columns]))
 
@@ -133,7 +135,7 @@ def test_sizes_that_change(monkeypatch):
     options = {"inner": "eager", "executor": "tiled", "libraries": False, "require": "all"}
     compiled = torch.compile(program, backend="onepass", options=options, dynamic=True)
     x, w, _ = whole_numbers()
-    for rows, columns in ((70, 300), (33, 129), (2, 9)):
+    for rows, columns in ((40, 150), (33, 129), (2, 9)):
         assert torch.equal(compiled(x[:rows], w[:columns]), program(x[:rows], w[:columns]))
 
 

@@ -38,10 +38,10 @@ pytestmark = pytest.mark.usefixtures("fresh")
 
 
 def test_random_programs_are_right_or_left_alone():
-    outcomes, examples = run(20, 0)
-    assert sum(outcomes.values()) == 20
+    outcomes, examples = run(12, 0)
+    assert sum(outcomes.values()) == 12
     assert not [kind for kind, _ in outcomes if kind in LOUD], "\n\n".join(map(str, examples.values()))
-    assert outcomes["fused", "tiled"] > 5
+    assert outcomes["fused", "tiled"] > 3
 
 
 @pytest.mark.slow

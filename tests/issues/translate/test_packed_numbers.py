@@ -71,6 +71,7 @@ SHIFTS = {
 }
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64])
 @pytest.mark.parametrize("name", SHIFTS)
 def test_bits(name, dtype):

@@ -68,9 +68,9 @@ def test_no_other_shape_is_estimated_to_be_faster(known):
     assert max(row["gain"] for row in rows) < 1.05
 
 
-def test_a_bad_shape_is_estimated_to_be_slower(known):
+def test_a_bad_shape_is_estimated_to_be_slower():
     """Values' columns as rows: every tile of them would compute all weights again."""
-    problem = next(p for p in known if (p.variant, p.shape) == ("full", "b4h32s4096d64"))
+    problem = next(p for p in measured(("peers",)) if (p.variant, p.shape) == ("full", "b4h32s4096d64"))
     (kernel,) = problem.plans[0].kernels
     values = next(d for d in kernel.held if d in kernel.order)
     own, other = (seconds(kernel, shape, 1.0, hopper=True)[0] for shape in (Shape(None), Shape(values)))
@@ -85,7 +85,7 @@ def test_a_hopper_kernel_has_the_settings_that_it_runs_with():
     assert isinstance(plain.config, TritonConfig) and plain.estimate.seconds > one.estimate.seconds
 
 
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("variant", TRACED, ids=lambda v: v.name)
 def test_every_variant_has_an_estimate(variant):
     for one in plan_estimate(plan_of(variant.function, *variant.inputs())):

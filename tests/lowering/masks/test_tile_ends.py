@@ -143,6 +143,7 @@ def test_one_comparison_is_decided_by_its_ends(name, kind):
             assert torch.equal(classes_of(guard, tensors, run), by_pairs(guard, tensors))
 
 
+@pytest.mark.sampled(10)
 @KINDS
 @pytest.mark.usefixtures("large")
 @pytest.mark.parametrize("name", UNDECIDED_AT_TIMES)
