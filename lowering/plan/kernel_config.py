@@ -38,6 +38,7 @@ class TritonConfig:
         """Configurations that need less and less of registers and of shared memory.
 
         First more threads hold a tile, then loads have fewer stages, then the longer side of the tile is halved.
+        Where it is small from the start, four warps come last: held by one, its rows can be thousands of registers.
         """
         config = replace(self, warps=max(self.warps, 8) if self._is_wide else self.warps)
         if config != self:
@@ -48,6 +49,8 @@ class TritonConfig:
             longer = "loop_tile" if config.loop_tile >= config.row_tile else "row_tile"
             config = replace(config, **{longer: getattr(config, longer) // 2})
             yield replace(config, warps=config.warps if config._is_wide else 4)
+        if max(self.row_tile, self.loop_tile) <= 16 and self.warps < 4:
+            yield replace(config, warps=4)
 
     @property
     def _is_wide(self) -> bool:

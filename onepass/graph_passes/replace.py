@@ -144,7 +144,7 @@ class Replacement:
         self.answers: dict[int, Fused] = {}
         self._insertion_points: dict[int, fx.Node] = {}
         self._owned = {node for region in self.regions for node in region.owned}
-        self._by_signature: dict[str, Fused | Exception] = {}
+        self._by_signature: dict[tuple[str, tuple], Fused | Exception] = {}
         self._read_counts = ReadCounts()
         self._records = recording(graph.nodes)
         self._inserter = CallInserter(graph, rewriting.options, self.survey, rewriting.inside)
@@ -209,13 +209,14 @@ class Replacement:
         return replace(answer, report=report)
 
     def _compiled(self, region: Region) -> Fused:
-        """The plan of a region, made once for equal regions; so is an error."""
-        specialize_widths(region, self.survey.mixed)
-        name = signature(region)
+        """The plan of a region, made once for equal regions whose results lie in memory alike; so is an error."""
+        if region.refusal is None:  # Nobody needs the guards of a region that stays.
+            specialize_widths(region, self.survey.mixed)
+        strides = tuple(map(output_strides, region.outputs)) if region.refusal is None else ()
+        name = (signature(region), strides)
         if name not in self._by_signature:
             try:
-                program = region.program()  # This comes first: it refuses outputs that have no strides.
-                strides = tuple(map(output_strides, region.outputs))
+                program = region.program()  # This refuses outputs that have no strides.
                 options = self.rewriting.options
                 self._by_signature[name] = compiled_region.make(program, options, strides, size_hints(region))
             except Exception as error:

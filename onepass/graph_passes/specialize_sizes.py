@@ -8,6 +8,7 @@ because that would raise. Example: of (batch, length, 64), with all sizes symbol
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 
@@ -23,6 +24,7 @@ from ..regions.region import Region
 
 MAX_WIDTH_OF_A_TILE = 512
 ENABLE_GQA = 7  # the position of this argument of torch's attention
+LINEAR = Trait.ARITHMETIC | Trait.SCALES
 
 
 def specialize_widths(region: Region, mixed: Mapping[fx.Node, Sequence[int | torch.SymInt]]) -> None:
@@ -46,11 +48,15 @@ def specialize_widths(region: Region, mixed: Mapping[fx.Node, Sequence[int | tor
 
 
 def _axis_sizes(inputs: Iterable[fx.Node]) -> Iterator[tuple[torch.SymInt, bool]]:
-    """Every symbolic size of an axis, and whether its tensor has it as a last axis, or as the last one in memory."""
+    """Every symbolic size of an axis, and whether its tensor has it as a last axis, or as the last one in memory.
+
+    Of (length, 1) the length is neither, though both strides are 1.
+    """
     for node in inputs:
         value = value_of_node(node)
         shape = getattr(value, "shape", ())
         strides = value.stride() if len(shape) > 1 and value.layout == torch.strided else ()
+        strides = strides if strides and not _is_one(strides[-1]) else ()
         last = [size for size, stride in zip(shape, strides) if _is_one(stride)] + [*shape[-1:]] * (len(shape) > 1)
         widths = {str(size.node.expr) for size in last if isinstance(size, torch.SymInt)}
         yield from ((size, str(size.node.expr) in widths) for size in shape if isinstance(size, torch.SymInt))
@@ -90,34 +96,90 @@ def _is_one(stride: int | torch.SymInt) -> bool:
 
 
 def _lengths(region: Region, known: Mapping[str, torch.SymInt], other_axes: set[str]) -> set[str]:
-    """Texts of sizes that are lengths: of `other_axes` and of scores, what is equal to them, and parts of them."""
-    lengths = other_axes | _sizes_of_scores(region.nodes)
+    """Texts of sizes that are lengths: of `other_axes` and of scores, what is equal to them, and parts of them.
+
+    So is a symbol of a length, but for those of widths: of s // 3 rows s is a length, of s // d heads it is none.
+    """
+    scores, sizes = _scores(region.nodes)
+    widths = _widths(region.nodes, scores)
+    of_widths = _symbols(region.nodes, widths)
+    lengths = other_axes | ((sizes | (_symbols(region.nodes, sizes) - of_widths)) - widths)
     for equal in _equal_sizes(region.nodes):
-        if any(str(symbol) in lengths for size in equal.values() for symbol in size.node.expr.free_symbols):
-            lengths.update(equal)
+        symbols = {str(symbol) for size in equal.values() for symbol in size.node.expr.free_symbols}
+        if symbols & lengths:
+            lengths.update(equal, symbols - of_widths)
     for text, size in known.items():
         if any(str(symbol) in lengths for symbol in size.node.expr.free_symbols - {size.node.expr}):
             lengths.add(text)
     return lengths.union(_sizes_of_lookups(region.nodes))
 
 
-def _sizes_of_scores(nodes: Sequence[fx.Node]) -> set[str]:
-    """Texts of sizes of what softmaxes are taken of, unless a product sums over them or has them as its columns.
+def _scores(nodes: Sequence[fx.Node]) -> tuple[set[fx.Node], set[str]]:
+    """Scores and what they are made of; texts of the sizes of scores.
 
-    Example: scores a[b, i, None] + c[b, None, j], whose operands have lengths as last axes.
+    Scores are what softmaxes are taken of, and weights that are a function of a product and are multiplied again.
+    Examples: a[b, i, None] + c[b, None, j], whose operands have lengths as last axes; sigmoid(q @ k.mT).
     """
-    scores: set[fx.Node] = set()  # and what they are made of
-    found: set[str] = set()
+    weights = _weights(nodes)
+    scores: set[fx.Node] = set()
+    sizes: set[str] = set()
     for node in reversed(nodes):
-        if has_trait(node, Trait.SOFTMAX_STEP) and not has_trait(node, Trait.MAKES_DISTANCES):
-            scores.update(node.all_input_nodes[:1])
-            found.update(*map(_texts, node.all_input_nodes[:1]))
-        elif node in scores:
+        is_step = has_trait(node, Trait.SOFTMAX_STEP) and not has_trait(node, Trait.MAKES_DISTANCES)
+        new = node.all_input_nodes[:1] if is_step else [node] if node in weights else []
+        sizes.update(*map(_texts, new))
+        scores.update(new)
+        if node in scores and not is_step:
             scores.update(node.all_input_nodes)
-    for node in (n for n in nodes if kind_of(n) == "contraction"):
-        operands = {text for operand in node.all_input_nodes for text in _texts(operand)}
-        found -= (operands - {*_texts(node)} or operands) if node in scores else {*_texts(node)[-1:]}
+        if kind_of(node) == "attention":
+            sizes.update(*(_texts(operand)[:-1] for operand in node.all_input_nodes[:2]))
+    return scores, sizes
+
+
+def _widths(nodes: Sequence[fx.Node], scores: set[fx.Node]) -> set[str]:
+    """Texts of sizes that products sum over to make scores, or that their last products have as columns."""
+    found: set[str] = set()
+    for node in nodes:
+        if kind_of(node) == "contraction":
+            found |= _summed_sizes(node) if node in scores else {*_texts(node)[-1:]}
+        elif kind_of(node) == "attention":
+            found.update(*(_texts(n)[-1:] for n in (node, *node.all_input_nodes[:1])))
     return found
+
+
+def _weights(nodes: Sequence[fx.Node]) -> set[fx.Node]:
+    """Operands of products that are made of products by a function that is not linear.
+
+    (q @ k.mT) @ v may be a product with k.mT @ v: which of its sizes are lengths, it does not say.
+    """
+    products: set[fx.Node] = set()  # and what is linear in them
+    functions: set[fx.Node] = set()
+    found: set[fx.Node] = set()
+    for node in nodes:
+        kind, inputs = kind_of(node), {*node.all_input_nodes}
+        if kind == "contraction":
+            found |= inputs & functions
+            products.add(node)
+        elif inputs & functions or (inputs & products and kind == "pointwise" and not has_trait(node, LINEAR)):
+            functions.add(node)
+        elif inputs & products:
+            products.add(node)
+    return found
+
+
+def _summed_sizes(node: fx.Node) -> set[str]:
+    """Texts of the sizes that a product sums over: they are more often in its operands than what is in its result.
+
+    Where that tells none, as where all sizes are equal, it may be each size of the operands.
+    """
+    operands = node.all_input_nodes
+    result, given = Counter(_texts(node)), Counter(text for operand in operands for text in _texts(operand))
+    return {text for text, count in given.items() if count > len(operands) * result[text]} or {*given}
+
+
+def _symbols(nodes: Sequence[fx.Node], texts: set[str]) -> set[str]:
+    """The symbols of the sizes with these texts."""
+    sizes = (size for node in nodes for size in getattr(value_of_node(node), "shape", ()) if str(size) in texts)
+    return {str(symbol) for size in sizes if isinstance(size, torch.SymInt) for symbol in size.node.expr.free_symbols}
 
 
 def _texts(node: fx.Node) -> list[str]:
