@@ -43,7 +43,7 @@ PYTEST = PYTHONDONTWRITEBYTECODE= $(PYTHON) -m pytest -q -n $(JOBS) --dist works
 test: $(READY) ## the tests but the slow ones, about 10 minutes on two cores
 	$(PYTEST) $(or $(TESTS),--quick)
 
-test-all: $(READY) ## all tests, about 45 minutes
+test-all: $(READY) ## all tests, about 2.5 hours on two cores
 	$(PYTEST)
 
 # mypy finds packages by folders: build/typed/onepass holds a link to each part, as an installed onepass holds the parts.

@@ -20,6 +20,7 @@ from ..analysis.data_indices import loads_by_data
 from ..analysis.dim_roles import compared, is_contraction, leading_dims, several_pairs, stepped
 from ..codegen.matrix_products import multiplies_in_parts
 from ..codegen.tile_extents import dims_with_relative_factors, needs_three_dims, power_of_two
+from ..plan.device import DEVICES
 from ..plan.kernel_config import DefaultRow, TritonConfig, at_most, equal_to, first_match
 from ..plan.queries import carried_dims, roots, states_of
 from ..plan.queries import nodes as nodes_of
@@ -116,11 +117,18 @@ def default_for(kernel: Kernel, architecture: str, few: bool = False) -> TritonC
     if few:
         found = of_few_rows(width, element_bytes)
     elif element_bytes == 2 and width <= MAX_RESIDENT_ELEMENTS and _keeps_numbers_of_products(kernel):
-        found = TritonConfig(128, 128 if width <= 128 else 64, 8, 3)
+        found = _with_stages_that_fit(TritonConfig(128, 128 if width <= 128 else 64, 8, 3), 2 * width, architecture)
     else:
         config = default_config(width, element_bytes, architecture, _score_products(kernel))
         found = _of_scores(kernel, nodes, config, width, bool(serial))
     return _with_narrow_tiles(found, kernel, nodes, width, few)
+
+
+def _with_stages_that_fit(config: TritonConfig, row_bytes: int, architecture: str) -> TritonConfig:
+    """The configuration with fewer stages where the tiles that a loop loads ahead would fill shared memory."""
+    ahead = (config.stages - 1) * config.loop_tile * row_bytes
+    fits = architecture not in DEVICES or ahead < DEVICES[architecture].shared_bytes
+    return config if fits else replace(config, stages=2)
 
 
 def _with_narrow_tiles(

@@ -133,14 +133,15 @@ def _counted(value):
     return exact.of_integers(value)
 
 
-def _kept(score: Numbers, words: np.ndarray, absent: float) -> Numbers:
+def _kept(score: Numbers, words: np.ndarray, absent: Numbers | float) -> Numbers:
     """The scores whose bits are set. A thread has of each 8 columns two in each of two rows that lie 8 apart; the bits
     of its word are these numbers of 64 columns, in order."""
     row, column = np.arange(score.shape[1])[:, None], np.arange(score.shape[2])
     thread = row // 16 * 32 + row % 8 * 4 + column % 8 // 2
     bit = column % 64 // 8 * 4 + row // 8 % 2 * 2 + column % 2
     word = np.asarray(words)[:, thread, column // 64]
-    return exact.choose((word.astype(np.int64) >> bit & 1) != 0, score, exact.literal(float(absent)))
+    other = absent if isinstance(absent, Numbers) else exact.literal(float(absent))
+    return exact.choose((word.astype(np.int64) >> bit & 1) != 0, score, other)
 
 
 def _weights(score, shift: float, factor: float, *rest):

@@ -77,8 +77,9 @@ def _is_read_back(plan: Plan, asked) -> bool:
 
 
 def _compute_the_same(one: Plan, other: Plan) -> bool:
+    """Wherever the other plan's results are defined: a row without a key, which is NaN, may be anything."""
     results = [tiled_results(plan, _inputs(other), {}) for plan in (one, other)]
-    near = lambda a, b: torch.allclose(a.double(), b.double(), rtol=1e-4, atol=1e-4, equal_nan=True)
+    near = lambda a, b: torch.allclose(a[~b.isnan()].double(), b[~b.isnan()].double(), rtol=1e-4, atol=1e-4)
     return all(near(a, b) for a, b in zip(*results, strict=True))
 
 

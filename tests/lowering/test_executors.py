@@ -38,7 +38,7 @@ run = torch.compile(attention, backend=onepass_backend, options={"inner": "eager
 torch.testing.assert_close(run(q, k, v), attention(q, k, v), rtol=1e-4, atol=1e-5)
 (region,) = records.reports()[-1].regions
 assert region.ran == "tiled" and not region.notes, region
-plan = None
+plan = region.data.plan
 assert "Triton" in executors.GLUON.refusal(plan, torch.device("cuda"))
 assert executors.order("auto", plan, torch.device("cuda")) == ("triton",)
 """

@@ -65,7 +65,7 @@ def _with(*shapes):
 
 
 VARIANTS = [
-    Variant("heads mixed by each query", by_each_query, _with((1, 40, HEADS, HEADS)), kernels=2),
+    Variant("heads mixed by each query", by_each_query, _with((1, 40, HEADS, HEADS))),
     Variant(
         "heads composed by each query",
         composed,

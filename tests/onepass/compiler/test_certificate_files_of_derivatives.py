@@ -192,7 +192,7 @@ def file(tmp_path):
 
 WITHOUT = """
 import sys
-from onepass.__main__ import main
+from onepass.cli.commands import main
 status = main(["verify", sys.argv[1]])
 loaded = [name for name in ("torch", "egglog", "egglog.bindings", "triton", "hypothesis", "z3") if name in sys.modules]
 print("loaded", loaded, "status", status)

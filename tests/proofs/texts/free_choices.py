@@ -67,10 +67,15 @@ class _Plain(ast.NodeTransformer):
         return node
 
 
-def exists_in(node: ast.stmt) -> list[str]:
-    """The names that say of what a masked value counts that it exists."""
+def exists_in(node: ast.stmt) -> dict[str, str]:
+    """The names that say of what a masked value counts that it exists, with the axis of the tile that each is along."""
     mask = mask_of(node.value) if isinstance(node, ast.Assign) else None
-    return [n.id for n in ast.walk(mask) if isinstance(n, ast.Name) and n.id.endswith("_exists")] if mask else []
+    parts = [n for n in ast.walk(mask) if isinstance(n, ast.Subscript)] if mask else []
+    return {
+        name: ast.unparse(part).removeprefix(name)
+        for part in parts
+        if (name := ast.unparse(part.value)).endswith("_exists")
+    }
 
 
 def is_policy(node: ast.AST) -> bool:
@@ -99,8 +104,9 @@ def _changes(node):
     if isinstance(node, ast.If) and len(exists := exists_in(node.body[-1])) == 2:
         mask = ast.unparse(node.body[-1].value.args[0])
         sizes = {ast.unparse(s.targets[0]): ast.unparse(s.value) for s in node.body if isinstance(s, ast.Assign)}
-        row, column = (f"{sizes[name].split()[0]}{axis}" for name, axis in zip(exists, ("[:, None]", "[None, :]")))
-        beyond = " | ".join(f"({part} >= {sizes[name].split()[-1]})" for name, part in zip(exists, (row, column)))
+        parts = {f"{sizes[name].split()[0]}{axis}": sizes[name].split()[-1] for name, axis in exists.items()}
+        row, column = sorted(parts, key=lambda part: part.endswith("[None, :]"))
+        beyond = " | ".join(f"({part} >= {size})" for part, size in parts.items())
         for counts in BEYOND:
             said = f"({mask}) | (({beyond}) & ({counts.format(row=row, column=column)}))"
             yield lambda found, said=said: _mask_always(found, said)
