@@ -19,12 +19,18 @@ from ..analysis.chunks import chunks
 from ..analysis.data_indices import loads_by_data
 from ..analysis.dim_roles import compared, is_contraction, leading_dims, several_pairs, stepped
 from ..codegen.matrix_products import multiplies_in_parts
-from ..codegen.tile_extents import dims_with_relative_factors, needs_three_dims, power_of_two
+from ..codegen.tile_extents import (
+    MIN_EXTENT_OF_A_MATRIX,
+    dims_with_relative_factors,
+    may_have_rows_last,
+    needs_three_dims,
+    power_of_two,
+)
 from ..plan.kernel_config import DefaultRow, TritonConfig, at_most, equal_to, first_match
 from ..plan.queries import carried_dims, roots, states_of
 from ..plan.queries import nodes as nodes_of
 from ..plan.records import Kernel
-from ..plan.thresholds import MAX_RESIDENT_ELEMENTS
+from ..plan.thresholds import MAX_RESIDENT_ELEMENTS, MIN_ROWS_OF_A_PRODUCT
 
 MAX_SPILLED_REGISTERS = 128  # that a thread may keep in memory: good kernels keep about 16, a bad one kept 264
 CARRIED_FLOATS = 128  # float32 numbers of accumulators that a thread keeps
@@ -32,6 +38,7 @@ TILE_FLOATS = 64  # float32 numbers of a tile of three dims that a thread keeps,
 PAIR_ELEMENTS = 2048  # elements of accumulators beside scores that are folded one position at a time
 ELEMENTS_OF_A_WARP = 1024  # of a tile of rows: measured on one H100, 8 rows with 1 warp took 0.66 of the time of 4
 SHARED_ELEMENTS = 65536  # elements of one tensor that a row tile keeps in shared memory
+FEWEST_ROWS = 8  # of a tile in which they stand last: as many as a product takes of its last dim
 BYTES_OF_A_LOAD = 2**15  # of a loop tile where rows are few: more would not be read any faster
 
 
@@ -99,12 +106,13 @@ def widest(kernel: Kernel) -> tuple[int, int]:
     return width, max(size, 4 if kernel.exact else 2)
 
 
-def default_for(kernel: Kernel, architecture: str, few: bool = False) -> TritonConfig:
-    """The default configuration of a kernel; few: its rows are fewer than a tile has."""
+def default_for(kernel: Kernel, architecture: str, count: int = 0) -> TritonConfig:
+    """The default configuration of a kernel; count: of its rows, 0 where that is not known."""
+    few = _tile_of_few(count, architecture)
     width, element_bytes = widest(kernel)
     nodes = nodes_of(kernel)
     if chunks(kernel, nodes):
-        return of_chunks(element_bytes, few)
+        return of_chunks(element_bytes, bool(few))
     serial = stepped(kernel, nodes)
     if lead := leading_dims(kernel, nodes):
         return cube_config(max(map(power_of_two, lead)), carried_elements(kernel), width)
@@ -123,12 +131,20 @@ def default_for(kernel: Kernel, architecture: str, few: bool = False) -> TritonC
     return _with_narrow_tiles(found, kernel, nodes, width, few)
 
 
+def _tile_of_few(count: int, architecture: str) -> int:
+    """The rows of a tile for so few rows: 8 where products may have them last, or 16; 0 for more rows."""
+    if not 0 < count <= MIN_ROWS_OF_A_PRODUCT:
+        return 0
+    return FEWEST_ROWS if count <= FEWEST_ROWS and not architecture.startswith("gfx") else MIN_ROWS_OF_A_PRODUCT
+
+
 def _with_narrow_tiles(
-    config: TritonConfig, kernel: Kernel, nodes: Collection[Term], width: int, few: bool
+    config: TritonConfig, kernel: Kernel, nodes: Collection[Term], width: int, few: int
 ) -> TritonConfig:
     """The configuration with fewer columns where what a loop reads, or draws, takes many registers."""
     if few and config.loop_tile > 64 and _widens_bytes(kernel):
-        return of_bytes(config, any(loads_by_data(kernel, loop) for loop in kernel.loops))
+        found = of_bytes(config, any(loads_by_data(kernel, loop) for loop in kernel.loops))
+        return replace(found, row_tile=few) if may_have_rows_last(kernel, nodes) else found
     narrower = width > 64 and config.loop_tile > 64 and _compares_wide_data(kernel)
     narrower |= config.loop_tile > 32 and any(n.op == "uniform" for n in nodes)
     return replace(config, loop_tile=config.loop_tile // 2) if narrower else config
@@ -151,6 +167,11 @@ def cut_to_sizes(config: TritonConfig, kernel: Kernel, sizes: Mapping[str, int])
 def tile_for(size: int) -> int:
     """The next power of two, at least 16: the smallest tile that a matrix product takes."""
     return max(16, 1 << (size - 1).bit_length()) if size > 0 else 16
+
+
+def has_rows_last(kernel: Kernel, config: TritonConfig) -> bool:
+    """Whether rows are the last axis of a kernel's tiles with this configuration."""
+    return config.row_tile < MIN_EXTENT_OF_A_MATRIX and may_have_rows_last(kernel, nodes_of(kernel))
 
 
 def carried_elements(kernel: Kernel) -> int:
