@@ -133,8 +133,8 @@ def attention_to_pages(q, k, v, table):
 
 
 @pytest.mark.parametrize("kind, paged, expected", [
-    (torch.int8, True, TritonConfig(8, 64, 2, 5)), (torch.int8, False, TritonConfig(8, 64, 2, 3)),
-    (torch.float8_e4m3fn, True, TritonConfig(8, 64, 2, 5)), (torch.bfloat16, True, TritonConfig(16, 128, 4, 2)),
+    (torch.int8, True, TritonConfig(8, 16, 1, 5)), (torch.int8, False, TritonConfig(8, 16, 1, 3)),
+    (torch.float8_e4m3fn, True, TritonConfig(8, 16, 1, 5)), (torch.bfloat16, True, TritonConfig(16, 128, 4, 2)),
 ])  # fmt: skip
 def test_bytes_for_few_rows_are_read_by_small_programs(kind, paged, expected):
     shape = (8, 64, 2, 128) if paged else (2, 512, 128)
