@@ -146,3 +146,15 @@ def test_bytes_for_few_rows_are_read_by_small_programs(kind, paged, expected):
     assert has_rows_last(kernel, expected) == (kind is not torch.bfloat16)
     assert default_for(kernel, "sm_90", 9).row_tile == default_for(kernel, "sm_90", 16).row_tile == 16
     assert default_for(kernel, "sm_90") == TritonConfig(64, 64, 4, 3)
+
+
+@pytest.mark.parametrize("width, packed, keys", [(128, False, 16), (128, True, 32), (64, False, 32), (16, False, 64)])
+def test_tiles_of_bytes_whose_rows_stand_last_are_of_one_size(width, packed, keys):
+    def attention(q, k, v):
+        unpacked = (torch.stack([x & 15, x >> 4], -1).flatten(-2) if packed else x for x in (k, v))
+        return attention_to_bytes(q, *unpacked)
+
+    given = [torch.zeros(2, 512, width // (1 + packed), dtype=torch.uint8) for _ in range(2)]
+    program = program_of(attention, torch.zeros(2, 1, width, dtype=torch.bfloat16), *given)
+    (kernel,) = optimize_all(translate(program).results).plan.kernels
+    assert default_for(kernel, "sm_90", 1) == TritonConfig(8, keys, 1, 3)
