@@ -18,6 +18,9 @@ HIGH = {"bfloat16": 0x43, "float16": 0x64}  # the high byte of 128 in bfloat16, 
 NEGATIVE = {"bfloat16": 0xC300, "float16": 0xE400}  # -128, -1024
 CASTS = {"float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2"}
 MIN_CAPABILITY = {"bfloat16": 80, "float16": 80} | dict.fromkeys(CASTS, 89)
+# Before the name of a helper that may be moved to the layout in which a product reads bytes: four neighbours that are
+# summed are a word there. Elsewhere it would read them one by one, so it stays on the tile as that was loaded.
+MOVABLE = "summed_"
 Bits = tuple[Term, int, int]  # a tensor of bytes as it is loaded, and which of its bits: the lowest, how many
 
 
@@ -133,27 +136,28 @@ def _repeated(number: int, size: int) -> str:
 REGISTERS = {".b16": "a b", ".b32": "w h m u p0 p1 q0 q1", ".f32": "f g"}
 
 
-def _body(half: str, lines: list[str]) -> str:
-    """A helper's body.
-
-    It is not called pure, which keeps it on the tile as it was loaded. Else the compiler brings bytes to the layout of
-    a product first, and reads them one by one from shared memory.
-    """
+def _body(half: str, lines: list[str], movable: bool) -> str:
+    """A helper's body. It is called pure, and may be moved behind a change of layout, where it is movable."""
     ones = ["mov.b32 u, 0x3f803f80"] if any(" u, " in line for line in lines) else []
     used = {name for line in lines for name in re.findall(r"\w+", line)}
     declared = [f".reg {kind} {x}" for kind, names in REGISTERS.items() for x in names.split() if x in used]
     text = "; ".join((*declared, *ones, *lines))
-    arguments = f'"{{{{ {text}; }}}}", "=r,=r,r", [{{x}}], {{lang}}.{half}, False, {BYTES_TOGETHER}'
+    arguments = f'"{{{{ {text}; }}}}", "=r,=r,r", [{{x}}], {{lang}}.{half}, {movable}, {BYTES_TOGETHER}'
     return f"return {{lang}}.inline_asm_elementwise({arguments})"
 
 
-HELPERS = {
-    **{f"int8_to_{half}": _body(half, _numbers(half, True)) for half in HALVES},
+INSTRUCTIONS = {
+    **{f"int8_to_{half}": (half, _numbers(half, True)) for half in HALVES},
     **{
-        f"bits_{lowest}_{count}_to_{half}": _body(half, _numbers(half, False, lowest, count))
+        f"bits_{lowest}_{count}_to_{half}": (half, _numbers(half, False, lowest, count))
         for half in HALVES
         for lowest in range(8)
         for count in range(1, 9 - lowest)
     },
-    **{f"{kind}_to_{half}": _body(half, _floats(half, name)) for half in HALVES for kind, name in CASTS.items()},
+    **{f"{kind}_to_{half}": (half, _floats(half, name)) for half in HALVES for kind, name in CASTS.items()},
+}
+HELPERS = {
+    f"{MOVABLE * movable}{name}": _body(half, lines, movable)
+    for movable in (False, True)
+    for name, (half, lines) in INSTRUCTIONS.items()
 }

@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from ...egraph.terms.ops import const, make
+from ...egraph.terms.affine import affine
+from ...egraph.terms.ops import const, iota, make
 from ...egraph.terms.term import Dim, Term
+from ...egraph.terms.traversal import subterms
 from ..analysis.product_terms import const_value, signed_factors, zero_at_padding
 from ..plan.dtypes import HALVES, literal
 from ..plan.records import NotPlannable
+from ..plan.term_edits import at_place, replace_from_above
 from .batched_products import batched_dot, mixed_tile
 from .matrix_products import (
     PLAIN_STRATEGIES,
@@ -26,6 +29,7 @@ from .matrix_products import (
 )
 from .ops import TileValue, floating_loads_below
 from .relative_products import by_skewed_products, by_skewed_weights
+from .tile_extents import MIN_EXTENT_OF_A_MATRIX
 from .tiles import Tiles
 
 MAX_DIMS_OF_A_SUM = 3  # of a tile that is multiplied and summed where a dim leads: registers hold no more
@@ -74,6 +78,29 @@ def _scaled(constant: float, factors: list[Term], weight: TileValue | None, dim:
     return 1.0, [*factors[:fitting], scaled, *factors[fitting + 1 :]]
 
 
+def by_parity(writer: Tiles, sum_: Contraction) -> TileValue | None:
+    """The sum over even places plus that over odd ones, where a factor is a choice between the two; rows stand last.
+
+    Each is a product of half the depth whose matrix is used as it is loaded, while a tile of both kinds would be put
+    together first. Example: Σ_d q[d] · where(d % 2 <= 0, x[d // 2] % 16, x[d // 2] // 16), two numbers in a byte.
+    """
+    if not writer.facts.rows_last or sum_.weight is not None or sum_.guard is not None:
+        return None
+    found = next(filter(None, (alternating_sides(writer, n) for f in sum_.factors for n in subterms(f))), None)
+    if found is None or found[0] != sum_.dim or writer.resident[found[1]] < MIN_EXTENT_OF_A_MATRIX:
+        return None
+    _, half, _ = found
+    writer.summed.add(half)
+    result = sum_.into
+    for parity in range(2):
+        factors = tuple(_at_parity(f, sum_.dim, half, parity) for f in sum_.factors)
+        product = as_matrix_product(writer, Contraction(half, factors, None, result, exact=sum_.exact))
+        result = None if product is None else multiply(writer, product, PLAIN_STRATEGIES)
+        if result is None:
+            return None
+    return result
+
+
 def multiply_two_matrices(writer: Tiles, sum_: Contraction) -> TileValue | None:
     """The sum as a product of two matrices, or of a matrix and a tile of three dims."""
     product = as_matrix_product(writer, sum_)
@@ -119,10 +146,56 @@ def _present(writer: Tiles, sum_: Contraction) -> TileValue | None:
     return present
 
 
+# Columns of two kinds that alternate
+
+
+def alternating_sides(writer: Tiles, node: Term) -> tuple[Dim, Dim, list[Term]] | None:
+    """Of a choice by the parity of columns d: d, a dim of half of them, and both sides by that dim, as
+    `where(d % 2 <= 0, x[d // 2], y[d // 2])` has x[h] and y[h]; None where a side reads anything else along d."""
+    dim = _alternating(node.args[0]) if node.op == "where" else None
+    if dim is None or (half := writer.half_of(dim)) is None:
+        return None
+    sides = [_by_half(side, dim, half) for side in node.args[1:]]
+    return (dim, half, sides) if all(_is_dense(side, dim, half) for side in sides) else None
+
+
+def _at_parity(factor: Term, dim: Dim, half: Dim, parity: int) -> Term:
+    """The factor at the even places of a dim, or at the odd ones."""
+    choices = {n: n.args[1 + parity] for n in subterms(factor) if n.op == "where" and _alternating(n.args[0]) == dim}
+    found = _by_half(replace_from_above(factor, choices), dim, half)
+    return at_place(found, dim, iota(half) * 2 + parity)
+
+
+def _alternating(condition: Term) -> Dim | None:
+    """The dim d of d % 2 <= 0, which holds for even columns."""
+    if condition.op != "le" or condition.args[1] is not const(0) or condition.args[0].op != "mod":
+        return None
+    index, size = condition.args[0].args
+    return index.attrs[0] if index.op == "iota" and size is const(2) else None
+
+
+def _by_half(side: Term, dim: Dim, half: Dim) -> Term:
+    """The term with d // 2 as a coordinate of its own."""
+    pairs = {t for t in subterms(side) if t.op == "floordiv" and t.args[0] is iota(dim) and t.args[1] is const(2)}
+    return replace_from_above(side, dict.fromkeys(pairs, iota(half)))
+
+
+def _is_dense(side: Term, dim: Dim, half: Dim) -> bool:
+    """Whether the term has d as d // 2 only, and reads neighbouring places by it.
+
+    Of a term that reads every second column, a load would take the elements one by one.
+    """
+    if dim in side.dims or half not in side.dims:
+        return False
+    found = [index for load in subterms(side) if load.op == "load" for index in load.args if half in index.dims]
+    return all(affine(index)[0].get(iota(half)) == 1 for index in found)
+
+
 MATRIX_STRATEGIES: tuple[Strategy[MatrixProduct], ...] = (batched_dot, mixed_tile, *PLAIN_STRATEGIES)
 STRATEGIES: tuple[Strategy[Contraction], ...] = (
     by_skewed_weights,
     by_skewed_products,
+    by_parity,
     multiply_two_matrices,
     multiply_and_sum,
 )

@@ -115,6 +115,16 @@ def merge_contained(groups: dict[tuple[Dim, ...], list]) -> dict[tuple[Dim, ...]
     return found
 
 
+def may_have_rows_last(kernel: Kernel, nodes: Collection[Term]) -> bool:
+    """Whether products of matrices have the rows, in tiles whose order of axes nothing else asks for.
+
+    Such a product takes at least 16 places of its first dim, and 8 of its last, so that fewer rows than 16 stand last.
+    """
+    if len(kernel.tiled) != 1 or leading_dims(kernel, nodes) or dims_with_relative_factors(kernel, nodes):
+        return False
+    return kernel.rows in dims_of_matrices(kernel, nodes) and not any(store.places for store in kernel.stores)
+
+
 def needs_three_dims(kernel: Kernel, roots: Sequence[Term], placed: set[Dim]) -> bool:
     """Whether anything but a product of matrices is computed over three dims of a tile at once.
 

@@ -12,10 +12,10 @@ from math import inf
 
 from ...egraph.forks import cached_property
 from ...egraph.terms.affine import affine
-from ...egraph.terms.ops import cast, const, iota, make
+from ...egraph.terms.ops import cast, iota, make
 from ...egraph.terms.positions import PLACES, pair_of
 from ...egraph.terms.term import Dim, Tensor, Term
-from ...egraph.terms.traversal import substitute, subterms
+from ...egraph.terms.traversal import substitute
 from ..analysis.contiguous_axes import along
 from ..analysis.data_indices import place_conditions
 from ..analysis.exact_products import native
@@ -29,12 +29,11 @@ from ..analysis.softmax_scaling import (
 )
 from ..plan.dtypes import HALVES, is_integer, literal
 from ..plan.records import NotPlannable
-from ..plan.term_edits import replace_from_above
 from ..plan.thresholds import HIDDEN_SCORE
-from .byte_conversions import helper_of
+from .byte_conversions import MOVABLE, helper_of
 from .dialect import TRITON
 from .ops import FOLDS, INTEGER_LIMITS, TileValue, atom, floating_loads_below, identity, operation
-from .products import contract
+from .products import alternating_sides, contract
 from .tiles import Scope, Tiles
 
 SHORT_INTEGERS = ("uint8", "int8", "int16", "uint16")
@@ -93,12 +92,10 @@ class TileWriter(Tiles):
         itself, and computed in both ways. Example: two numbers of four bits in a byte,
         where(d % 2 <= 0, x[d // 2] % 16, x[d // 2] // 16).
         """
-        dim = _alternating(node.args[0]) if self.dialect is TRITON else None
-        if dim is None or (half := self._half_of(dim)) is None:
+        alternating = alternating_sides(self, node) if self.dialect is TRITON else None
+        if alternating is None:
             return None
-        sides = [_by_half(side, dim, half) for side in node.args[1:]]
-        if not all(_is_dense(side, dim, half) for side in sides):
-            return None
+        dim, half, sides = alternating
         narrow = [native(side) for side in sides]
         values = [self.value(side) for side in (sides if None in narrow else narrow)]
         dims, kinds = self.union(*values), {v.dtype for v in values}
@@ -108,24 +105,14 @@ class TileWriter(Tiles):
         found = TileValue(self.call("reshape", joined, self.shape(dims)), dims, *kinds)
         return self._cast(found, node)
 
-    def _half_of(self, dim: Dim) -> Dim | None:
-        """A dim of half the columns, in the place of the whole one; None if no tile holds that without padding."""
-        extent = self.resident.get(dim, 0)
-        if not isinstance(extent, int) or extent != dim.size or extent % 2 or extent == 2:
-            return None
-        half = Dim(f"{dim.name}_half", extent // 2)
-        if half not in self.resident:
-            self.resident[half], at = extent // 2, self.tile_dims.index(dim)
-            self.tile_dims = (*self.tile_dims[:at], half, *self.tile_dims[at:])
-        return half
-
     def _converted(self, node: Term, home: Scope) -> TileValue:
         """The value of a cast. Tiles of bytes become halves by a helper."""
         found = helper_of(node, self.facts.machine) if self.dialect is TRITON else None
         if found is not None and len(self.sort(node.dims)) > 1:
             name, source = found
             tile = self.value(source, home)
-            return TileValue(f"{name}({tile.text})", tile.dims, node.dtype)
+            movable = self.facts.rows_last and self.summed.issuperset(source.args[-1].dims)
+            return TileValue(f"{MOVABLE * movable}{name}({tile.text})", tile.dims, node.dtype)
         return self._cast(self.value(node.args[0], home), node)
 
     def _cast(self, value: TileValue, node: Term) -> TileValue:
@@ -398,34 +385,6 @@ def same_number(number: str, top: str) -> str:
 def pair_text(number: str, place: str) -> str:
     """The pair of a number and a place."""
     return f"order_of({number}) * {PLACES} - {place}"
-
-
-# Columns of two kinds that alternate
-
-
-def _alternating(condition: Term) -> Dim | None:
-    """The dim d of d % 2 <= 0, which holds for even columns."""
-    if condition.op != "le" or condition.args[1] is not const(0) or condition.args[0].op != "mod":
-        return None
-    index, size = condition.args[0].args
-    return index.attrs[0] if index.op == "iota" and size is const(2) else None
-
-
-def _by_half(side: Term, dim: Dim, half: Dim) -> Term:
-    """The term with d // 2 as a coordinate of its own."""
-    pairs = {t for t in subterms(side) if t.op == "floordiv" and t.args[0] is iota(dim) and t.args[1] is const(2)}
-    return replace_from_above(side, dict.fromkeys(pairs, iota(half)))
-
-
-def _is_dense(side: Term, dim: Dim, half: Dim) -> bool:
-    """Whether the term has d as d // 2 only, and reads neighbouring places by it.
-
-    Of a term that reads every second column, a load would take the elements one by one.
-    """
-    if dim in side.dims or half not in side.dims:
-        return False
-    found = [index for load in subterms(side) if load.op == "load" for index in load.args if half in index.dims]
-    return all(affine(index)[0].get(iota(half)) == 1 for index in found)
 
 
 # Exponents of weights, in base 2. A weight is exp2(exponent) of a score and a shift, the largest score so far.

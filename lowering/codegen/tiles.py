@@ -86,15 +86,32 @@ class Tiles(ABC):
         """The dims of tiles: leading, row, column and resident ones, with the names or the numbers of their extents."""
         kernel = self.kernel
         self.lead = leading_dims(kernel, nodes)
+        self.summed = {n.attrs[1] for n in nodes if n.op == "reduce"}  # dims that are summed, or folded, within a tile
         self.serial_dims = stepped(kernel, nodes) if self.dialect.folds_serially and not self.lead else set()
         self.chunked = chunks(kernel, nodes) if self.dialect.folds_serially and not self.lead else {}
         self.resident = resident_extents(kernel, nodes, self.serial_dims, self.dialect)
         self.resident |= self.chunked
         self.rows = kernel.tiled
         columns = dict.fromkeys(loop.dim for loop in kernel.loops if loop.tile)
-        self.tile_dims = (*self.lead, *self.rows, *columns, *(d for d in self.resident if d not in self.lead))
+        self.tile_dims = self._in_order([*columns, *(d for d in self.resident if d not in self.lead)])
         self.blocks = {kernel.rows: kernel.row_tile} if kernel.rows else {}
         self.blocks |= {d: f"{d.name}_tile" for d in kernel.columns} | {x.dim: x.tile for x in kernel.loops if x.tile}
+
+    def _in_order(self, others: list[Dim]) -> tuple[Dim, ...]:
+        """The one order of axes in all tiles."""
+        rows = [*self.rows]
+        return (*self.lead, *(others + rows if self.facts.rows_last else rows + others))
+
+    def half_of(self, dim: Dim) -> Dim | None:
+        """A dim of half the columns, in the place of the whole one; None if no tile holds that without padding."""
+        extent = self.resident.get(dim, 0)
+        if not isinstance(extent, int) or extent != dim.size or extent % 2 or extent == 2:
+            return None
+        half = Dim(f"{dim.name}_half", extent // 2)
+        if half not in self.resident:
+            self.resident[half], at = extent // 2, self.tile_dims.index(dim)
+            self.tile_dims = (*self.tile_dims[:at], half, *self.tile_dims[at:])
+        return half
 
     @abstractmethod
     def value(self, node: Term, scope: Scope | None = None) -> TileValue:

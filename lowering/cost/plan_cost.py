@@ -17,7 +17,6 @@ from ..launch.split_loops import enough_programs, split_kernel, wanted_chunks
 from ..plan.device import H200, HopperGpu
 from ..plan.kernel_config import TritonConfig
 from ..plan.records import Kernel, NotPlannable, Plan
-from ..plan.thresholds import MIN_ROWS_OF_A_PRODUCT
 from ..schedule.kernel_time import Config, Sizes
 from ..triton.default_config import cut_to_sizes, default_for, of_few_rows, widest
 from .kernel_cost import Estimate, estimate
@@ -79,8 +78,8 @@ def seconds(plan: Plan, sizes: Sizes | None = None, device: HopperGpu = H200) ->
 
 def scheduled(kernel: Kernel, sizes: dict, device: HopperGpu, hopper: bool) -> Iterable[tuple[Kernel, Config, dict]]:
     """The launches of a kernel with their schedules, and the sizes with the number of parts of its loops."""
-    few = kernel.rows is not None and resolve(kernel.rows.size, sizes) <= MIN_ROWS_OF_A_PRODUCT
-    plain = cut_to_sizes(default_for(kernel, ARCHITECTURE, few), kernel, sizes)
+    count = resolve(kernel.rows.size, sizes) if kernel.rows is not None else 0
+    plain = cut_to_sizes(default_for(kernel, ARCHITECTURE, count), kernel, sizes)
     hopper_config = _hopper_config(kernel, sizes, device) if hopper else None
     busy = enough_programs(kernel, sizes) * (1.0 if hopper_config is None else RATE_OF_TRITON)
     count = wanted_chunks(kernel, plain, sizes, device.multiprocessors, busy)

@@ -32,6 +32,7 @@ THEOREMS = {  # in proofs/theory: why splitting changes no result, for a monoid 
     "rescaled": ("Cascade.combine_assoc", "Cascade.combine_comm", "Softmax.merge_any_tree"),
 }
 PROGRAMS_PER_MULTIPROCESSOR = 2  # while one waits for memory, the other computes; where registers allow two
+WARPS_OF_A_PROGRAM = 4  # of one that takes half of a multiprocessor; of those with fewer, more run side by side
 MIN_TILES_OF_A_CHUNK = 2  # so that the fixed costs of a program stay small
 MIN_TILES_OF_A_SPLIT_LOOP = 24  # with fewer, a second kernel costs more than it saves
 MAX_MULTIPROCESSORS = 256  # no device has more
@@ -83,8 +84,8 @@ def wanted_chunks(
     """
     length = max((resolve(loop.dim.size, sizes) for loop in kernel.loops), default=0)
     programs = program_count(kernel, config.row_tile, config.loop_tile, sizes)
-    residents = _residents(kernel, config, sizes)
-    count = chunk_count(programs, -(-length // config.loop_tile), multiprocessors, busy, residents)
+    residents, places = _residents(kernel, config, sizes), multiprocessors * max(1, WARPS_OF_A_PROGRAM // config.warps)
+    count = chunk_count(programs, -(-length // config.loop_tile), places, busy, residents)
     uneven = _has_few_rows(kernel, sizes) and any(loop.length_is_data for loop in kernel.loops)
     if uneven and programs <= MAX_WAVES_OF_UNEVEN_PROGRAMS * multiprocessors:
         return max(count, min(length // COLUMNS_OF_AN_UNEVEN_CHUNK, MAX_UNEVEN_CHUNKS))

@@ -23,7 +23,8 @@ class Facts:
 
     even: dims whose size is a multiple of their tile. wide: tensors that need 64-bit offsets. mapped: names of the
     block maps that loops follow. machine: a key of DEVICES, INTERPRETER, or empty if it is not known. runs: axes that
-    lie in memory as one run with the next axis. piece: as Plan has it, in elements of each loop.
+    lie in memory as one run with the next axis. piece: as Plan has it, in elements of each loop. rows_last: the rows
+    are the last axis of tiles, else the first one behind leading dims.
     """
 
     even: frozenset[str] = frozenset()
@@ -32,6 +33,7 @@ class Facts:
     machine: str = ""
     runs: Runs = frozenset()
     piece: int = 0
+    rows_last: bool = False
 
     @property
     def interpreted(self) -> bool:

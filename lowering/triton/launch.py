@@ -51,10 +51,9 @@ from ..plan.kernel_texts import LaunchText, imported
 from ..plan.launch_facts import INTERPRETER, Facts, interpreter_wanted
 from ..plan.queries import map_name, reach, roots
 from ..plan.records import VARIES_BY_DISTANCE, Kernel, Loop, NotPlannable, Plan
-from ..plan.thresholds import MIN_ROWS_OF_A_PRODUCT
 from ..planning.mask_plans import class_plan, packed_mask_plan
 from ..source_folder import named_folder, write_source
-from .default_config import MAX_SPILLED_REGISTERS, cut_to_sizes, default_for, of_few_rows, widest
+from .default_config import MAX_SPILLED_REGISTERS, cut_to_sizes, default_for, has_rows_last, of_few_rows, widest
 from .diagonal_sums import slots_name
 from .kernel import emit
 from .slot_sums import SlotSum
@@ -342,11 +341,9 @@ class Launcher:
         sizes."""
         if self.plan.piece:
             return self.configs.get(kernel.name) or default_for(self.whole(kernel), architecture(device))
-        size = _size(kernel.rows.size, sizes) if kernel.rows else 0
+        count = _size(kernel.rows.size, sizes) if kernel.rows else 0
         whole = self._whole.get(kernel.name, kernel)
-        given = self.configs.get(kernel.name) or default_for(
-            whole, architecture(device), bool(0 < size <= MIN_ROWS_OF_A_PRODUCT)
-        )
+        given = self.configs.get(kernel.name) or default_for(whole, architecture(device), count)
         try:
             return cut_to_sizes(given, kernel, sizes)
         except UnknownSize as error:
@@ -470,7 +467,8 @@ def _facts(kernel: Kernel, config: TritonConfig, values: dict, sizes: dict, devi
     reached = reach(kernel).items()
     wide = frozenset(n for (n, axis), c in reached if c * abs(values[n].stride(axis)) * extent >= INT32)
     machine = INTERPRETER if interpreter_wanted() else architecture(device)
-    return Facts(even, wide, frozenset(), machine, runs_of(roots(kernel), values))
+    runs, rows_last = runs_of(roots(kernel), values), has_rows_last(kernel, config)
+    return Facts(even, wide, frozenset(), machine, runs, rows_last=rows_last)
 
 
 def _integers(source: Source, values: dict, sizes: dict) -> tuple[int, ...]:

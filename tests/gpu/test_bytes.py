@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import onepass
-from onepass.lowering.codegen.byte_conversions import HELPERS, MIN_CAPABILITY
+from onepass.lowering.codegen.byte_conversions import HELPERS, MIN_CAPABILITY, MOVABLE
 from onepass.lowering.codegen.dialect import TRITON
 from onepass.lowering.codegen.ops import helpers
 from onepass.lowering.triton.kernel import IMPORTS
@@ -26,7 +26,7 @@ def text_with(name):
 
 @pytest.mark.parametrize("name", HELPERS)
 def test_every_byte_is_exact(name):
-    kind, half = name.split("_to_")
+    kind, half = name.removeprefix(MOVABLE).split("_to_")
     major, minor = torch.cuda.get_device_capability()
     if 10 * major + minor < (needed := MIN_CAPABILITY.get(kind, 80)):
         pytest.skip(f"{kind} is converted by an instruction that GPUs of sm_{needed} and later have")

@@ -28,8 +28,8 @@ def test_only_a_low_threshold_is_raised(threshold):
 
 
 def test_an_error_restores_it(threshold):
-    with pytest.raises(ZeroDivisionError), rare_collections():
-        1 / 0
+    with pytest.raises(RuntimeError, match="stop"), rare_collections():
+        raise RuntimeError("stop")
     assert gc.get_threshold() == threshold
 
 

@@ -13,7 +13,7 @@ from onepass.compiler.optimize import optimize_all
 from onepass.egraph.terms.ops import cast, const, iota, load, make
 from onepass.egraph.terms.term import Dim, Tensor
 from onepass.graph.trace import program_of
-from onepass.lowering.codegen.byte_conversions import HELPERS, helper_of
+from onepass.lowering.codegen.byte_conversions import HELPERS, MOVABLE, helper_of
 from onepass.lowering.plan.launch_facts import INTERPRETER, Facts
 from onepass.lowering.triton.kernel import emit
 from onepass.proofs.kernels.instructions import same_values, values_of_bytes
@@ -31,6 +31,7 @@ def text_in(name):
 
 def right(name):
     """What float64 has for each byte."""
+    name = name.removeprefix(MOVABLE)
     if name.startswith("bits"):
         lowest, count = map(int, re.findall(r"\d+", name)[:2])
         return (BYTES >> lowest & ((1 << count) - 1)).double()
@@ -90,16 +91,22 @@ def attention(q, k, v):
     return (q @ k.mT * 0.1).softmax(-1) @ v
 
 
-def text_of(kind, machine):
+def text_of(kind, machine, rows_last=False):
     q, k, v = (torch.zeros(2, n, 64, dtype=d) for n, d in ((16, torch.bfloat16), (256, kind), (256, kind)))
     plan = optimize_all(translate(program_of(attention, q, k, v)).results).plan
-    return emit(plan.kernels[0], plan, Facts(frozenset("ij"), machine=machine)).text
+    return emit(plan.kernels[0], plan, Facts(frozenset("ij"), machine=machine, rows_last=rows_last)).text
 
 
 def test_both_operands_of_attention_are_converted_as_they_are_loaded():
     text = text_of(torch.int8, "sm_90")
     assert len(re.findall(r"= int8_to_bfloat16\(\w+_tile\w*\)", text)) == 2 and ".to(tl.int32)" not in text
     assert "inline_asm" not in text_of(torch.int8, "") and "inline_asm" not in text_of(torch.bfloat16, "sm_90")
+
+
+def test_only_bytes_along_a_sum_are_converted_where_a_product_reads_them():
+    text = text_of(torch.int8, "sm_90", rows_last=True)
+    assert "= summed_int8_to_bfloat16(k_tile)" in text and "= int8_to_bfloat16(v_tile)" in text
+    assert all((", True, 4)" in body) == name.startswith(MOVABLE) for name, body in HELPERS.items())
 
 
 # Compiled

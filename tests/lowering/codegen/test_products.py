@@ -8,6 +8,7 @@ from torch.nn.functional import elu
 
 from onepass.compiler.optimize import optimize_all
 from onepass.graph.trace import program_of
+from onepass.lowering.plan.launch_facts import Facts
 from onepass.lowering.triton.kernel import emit
 from onepass.lowering.triton.launch import Launcher
 from onepass.translate.translate import translate
@@ -63,3 +64,23 @@ def test_infinite_and_missing_values_stay_what_they_are():
     for test in (torch.isnan, torch.isposinf):
         assert torch.equal(test(result), test(exact))
     assert torch.isposinf(result).any()
+
+
+# Two numbers in a byte
+
+
+def packed_attention(q, k, v):
+    k, v = (torch.stack([x & 15, x >> 4], -1).flatten(-2).to(q.dtype) - 8 for x in (k, v))
+    return (q @ k.mT * 0.1).softmax(-1) @ v
+
+
+@pytest.mark.parametrize("rows_last", [False, True])
+def test_keys_of_two_numbers_a_byte_are_two_products_where_rows_stand_last(rows_last):
+    """Else both kinds of columns are put side by side first, as they are of values, which are no sum over columns."""
+    bytes_ = [torch.zeros(2, 64, 32, dtype=torch.uint8) for _ in range(2)]
+    given = [torch.zeros(2, 4, 64, dtype=torch.bfloat16), *bytes_]
+    plan = optimize_all(translate(program_of(packed_attention, *given)).results).plan
+    text = emit(plan.kernels[0], plan, Facts(frozenset("j"), machine="sm_90", rows_last=rows_last)).text
+    assert text.count("tl.join(") == (1 if rows_last else 2)
+    assert text.count("summed_bits_4_4_to_bfloat16(k_tile") == rows_last
+    assert text.count("tl.dot(") == (3 if rows_last else 2)

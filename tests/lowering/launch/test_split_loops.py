@@ -207,10 +207,16 @@ def test_numbers_of_parts():
 DECODING = TritonConfig(16, 64, 4, 2)
 
 
-def chunks_of(batch: int, keys: int, rows: int = 1, **given) -> int:
+def chunks_of(batch: int, keys: int, rows: int = 1, config: TritonConfig = DECODING, **given) -> int:
     term, output, order = attention(rows=rows, columns=keys, batch=batch, heads=8, width=64, **given)
     (kernel,) = plan_stores([Store(term, output, order)]).kernels
-    return wanted_chunks(kernel, DECODING, {}, 132, 1.0)
+    return wanted_chunks(kernel, config, {}, 132, 1.0)
+
+
+@pytest.mark.parametrize("warps, parts", [(4, 1), (2, 2), (1, 4)])
+def test_programs_of_fewer_warps_have_more_parts(warps, parts):
+    """256 programs: eight warps are on each of 132 multiprocessors at once."""
+    assert chunks_of(32, 4096, config=TritonConfig(8, 16, warps, 5)) == parts
 
 
 def test_programs_that_fill_the_registers_have_fewer_parts():

@@ -18,7 +18,7 @@ from onepass.lowering.hopper import config as hopper_config
 from onepass.lowering.hopper.kernel_form import bind
 from onepass.lowering.plan.kernel_config import MIN_ELEMENTS_OF_A_WIDE_TILE, TritonConfig
 from onepass.lowering.plan.records import Plan
-from onepass.lowering.triton.default_config import default_config, default_for, of_steps
+from onepass.lowering.triton.default_config import default_config, default_for, has_rows_last, of_steps
 from onepass.runtime import executors
 from onepass.translate.translate import translate
 
@@ -133,8 +133,8 @@ def attention_to_pages(q, k, v, table):
 
 
 @pytest.mark.parametrize("kind, paged, expected", [
-    (torch.int8, True, TritonConfig(16, 64, 2, 5)), (torch.int8, False, TritonConfig(16, 64, 2, 3)),
-    (torch.float8_e4m3fn, True, TritonConfig(16, 64, 2, 5)), (torch.bfloat16, True, TritonConfig(16, 128, 4, 2)),
+    (torch.int8, True, TritonConfig(8, 16, 1, 5)), (torch.int8, False, TritonConfig(8, 16, 1, 3)),
+    (torch.float8_e4m3fn, True, TritonConfig(8, 16, 1, 5)), (torch.bfloat16, True, TritonConfig(16, 128, 4, 2)),
 ])  # fmt: skip
 def test_bytes_for_few_rows_are_read_by_small_programs(kind, paged, expected):
     shape = (8, 64, 2, 128) if paged else (2, 512, 128)
@@ -142,5 +142,19 @@ def test_bytes_for_few_rows_are_read_by_small_programs(kind, paged, expected):
     given = [torch.zeros(2, 1, 128, dtype=torch.bfloat16), k, v, *([torch.arange(8)] if paged else [])]
     function = attention_to_pages if paged else attention_to_bytes
     (kernel,) = optimize_all(translate(program_of(function, *given)).results).plan.kernels
-    assert default_for(kernel, "sm_90", few=True) == expected
+    assert default_for(kernel, "sm_90", 2) == default_for(kernel, "sm_90", 8) == expected
+    assert has_rows_last(kernel, expected) == (kind is not torch.bfloat16)
+    assert default_for(kernel, "sm_90", 9).row_tile == default_for(kernel, "sm_90", 16).row_tile == 16
     assert default_for(kernel, "sm_90") == TritonConfig(64, 64, 4, 3)
+
+
+@pytest.mark.parametrize("width, packed, keys", [(128, False, 16), (128, True, 32), (64, False, 32), (16, False, 64)])
+def test_tiles_of_bytes_whose_rows_stand_last_are_of_one_size(width, packed, keys):
+    def attention(q, k, v):
+        unpacked = (torch.stack([x & 15, x >> 4], -1).flatten(-2) if packed else x for x in (k, v))
+        return attention_to_bytes(q, *unpacked)
+
+    given = [torch.zeros(2, 512, width // (1 + packed), dtype=torch.uint8) for _ in range(2)]
+    program = program_of(attention, torch.zeros(2, 1, width, dtype=torch.bfloat16), *given)
+    (kernel,) = optimize_all(translate(program).results).plan.kernels
+    assert default_for(kernel, "sm_90", 1) == TritonConfig(8, keys, 1, 3)

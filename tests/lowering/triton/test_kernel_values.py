@@ -25,6 +25,7 @@ from onepass.egraph.terms.ops import (
 )
 from onepass.egraph.terms.term import Dim, Tensor
 from onepass.lowering.analysis.dim_roles import compared
+from onepass.lowering.plan.kernel_config import TritonConfig
 from onepass.lowering.plan.launch_facts import Facts
 from onepass.lowering.planning.planner import build_plan
 from onepass.lowering.tiled.executor import run_tiled
@@ -37,6 +38,29 @@ I, J = Dim("i", 40), Dim("j", 300)
 @pytest.mark.parametrize("causal", [False, True])
 def test_double(causal):
     compare(attention(33, 40, dtype="float64", causal=causal), tolerance=1e-13)
+
+
+FEW = TritonConfig(8, 16, 1, 2)
+
+
+@pytest.mark.parametrize("rows, columns, more", [
+    (5, 40, {}), (8, 33, {"dtype": "bfloat16"}), (19, 19, {"causal": True}), (5, 50, {"dtype": "float16", "groups": 2}),
+    (20, 50, {"window": 7}), (5, 40, {"bias": True}), (5, 40, {"value_width": 48, "width": 24}),
+])  # fmt: skip
+def test_rows_that_stand_last(rows, columns, more):
+    captured = attention(rows, columns, **more)
+    compare(captured, config=FEW)
+    (source,) = launcher(build_plan(*captured), FEW)._sources.values()
+    assert "tl.dot(k_tile" in source.text and "[None, :]" in source.text
+
+
+def test_rows_that_stand_last_keep_what_is_not_finite():
+    captured = attention(5, 40, batch=3, lengths=True)
+    given = inputs_of(build_plan(*captured), {})
+    given["v"][1, :, 3, 2], given["q"][1, 0, 4, 5], given["v"][0, 1, 39] = math.inf, math.nan, math.nan
+    given["lengths"] = torch.tensor([20, 40, 0], device=DEVICE)
+    result = compare(captured, given, config=FEW)
+    assert result[2].isnan().all() and not result[0].isnan().any()
 
 
 @pytest.mark.slow

@@ -102,25 +102,38 @@ def test_who_has_no_text_that_can_be_checked():
     assert "no texts" in require_equal(TILED, None, {}, {}, None)
 
 
-@pytest.mark.parametrize("kind, wrong", [("int8", ""), ("uint8", ""), ("float8_e4m3fn", ""), ("int8", "0xff7fff7f")])
-def test_instructions_on_bytes_are_held_against_their_terms(kind, wrong, monkeypatch):
+def packed(x):
+    """Two numbers of four bits in each byte."""
+    return torch.stack([x & 15, x >> 4], -1).flatten(-2)
+
+
+@pytest.mark.parametrize("kind, rows, wrong", [
+    ("int8", 20, ""), ("uint8", 20, ""), ("float8_e4m3fn", 20, ""), ("int8", 20, "0xff7fff7f"),
+    ("int8", 5, ""), ("uint8", 5, ""), ("float8_e4m3fn", 5, ""), ("int8", 5, "0xff7fff7f"),
+])  # fmt: skip
+def test_instructions_on_bytes_are_held_against_their_terms(kind, rows, wrong, monkeypatch):
+    """With 20 rows these are the first axis of tiles, with 5 the last one."""
+
     def of_bytes(q, k, v):
-        k, v = ((x & 15 if kind == "uint8" else x).to(q.dtype) for x in (k, v))
-        return torch.softmax(q @ k.mT * 0.3, -1) @ v
+        k, v = ((packed(x) if rows == 5 else x & 15) if kind == "uint8" else x for x in (k, v))
+        return torch.softmax(q @ k.to(q.dtype).mT * 0.3, -1) @ v.to(q.dtype)
 
     monkeypatch.setattr(launch, "interpreter_wanted", lambda: False)
     monkeypatch.setattr(launch, "architecture", lambda device: "sm_90")
     if wrong:
         change_texts(monkeypatch, launch, wrong, "0xffffffff")
     launch.launcher.cache_clear()
-    q, *bytes_ = (torch.randint(0, 256, (1, 2, n, 16), dtype=torch.uint8) for n in (20, 40, 40))
+    width = 32 if (kind, rows) == ("uint8", 5) else 16
+    q = torch.randint(0, 256, (1, 2, rows, width), dtype=torch.uint8)
+    bytes_ = (torch.randint(0, 256, (1, 2, 40, 16), dtype=torch.uint8) for _ in range(2))
     plan, tensors = plan_of(of_bytes, [q.bfloat16(), *(x.view(getattr(torch, kind)) for x in bytes_)])
     if wrong:
         with pytest.raises(WrongKernel, match="differ from its term"):
             require_equal(TRITON, plan, tensors, {}, None)
     else:
         assert "the text computes its terms" in require_equal(TRITON, plan, tensors, {}, None)
-    assert any("inline_asm" in s.text for s in launch.launcher(plan)._sources.values())
+    texts = [s.text for s in launch.launcher(plan)._sources.values()]
+    assert any("inline_asm" in text and ("= summed_" in text) == (rows == 5) for text in texts)
     launch.launcher.cache_clear()
 
 
