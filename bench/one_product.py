@@ -84,6 +84,11 @@ def retrieval_top1(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
     return (q @ k.T).max(-1)
 
 
+def words(x: Tensor, w: Tensor) -> Tensor:
+    """The likeliest word of each row, as greedy decoding says it."""
+    return F.linear(x, w).argmax(-1)
+
+
 def kmeans_distance(x: Tensor, c: Tensor) -> Tensor:
     return (c.float().square().sum(-1) - 2 * (x @ c.T).float()).amin(-1)
 
@@ -111,6 +116,8 @@ PROGRAMS = {
     "retrieval 128": Program(retrieval, lambda: [drawn(4096, 128), drawn(1_000_000, 128)], by_rows=True),
     "retrieval top-1 128": Program(retrieval_top1, lambda: [drawn(4096, 128), drawn(1_000_000, 128)], by_rows=True),
     "k-means distance 64": Program(kmeans_distance, lambda: [drawn(100_000, 64), drawn(1024, 64)], by_rows=True),
+    "words 4096": Program(words, lambda: vocabulary(2048, 4096, 128256)[:2], by_rows=True),
+    "router 4096": Program(retrieval_top1, lambda: [drawn(65536, 4096), drawn(64, 4096)], by_rows=True),
     "k-means 64": Program(kmeans, lambda: [drawn(100_000, 64), drawn(1024, 64)], by_rows=True),
 }
 TRAINED = ("contrast 128", "contrast 768", "CLIP 512", "linear 2048")

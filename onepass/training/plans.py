@@ -228,13 +228,11 @@ def _backward(made: Training, stores: BackwardStores, needed: Flags, given: Flag
     wanted = [_without_masked(stores.gradients[k], stores) for k in gradients]
     plan = checked(plan_stores(wanted), wanted)
     _require_kernels(plan, found)
-    tensors = (
-        *(made.captured.results[k].output for k in stores.read),
-        *(store.output for store in stores.saved),
-        *(cotangent for cotangent in stores.cotangents if cotangent is not None),
-    )
+    read = {made.captured.results[k].output: k for k in stores.read}  # each once: tensors are given by their names
+    read |= {store.output: k for store, k in zip(stores.saved, positions, strict=True) if k is not None}
+    tensors = (*read, *(cotangent for cotangent in stores.cotangents if cotangent is not None))
     only = tuple(k in gradients for k in range(len(needed)))
-    kept = (*stores.read, *(k for k in positions if k is not None))
+    kept = tuple(read.values())
     program = BackwardProgram.of(found.program, len(kept), only, given)
     names = (*found.names, *(tensor.name for tensor in tensors))
     key = digest([made.forward.key, "backward", list(only), list(given)])[:40]

@@ -439,8 +439,10 @@ ONE_PRODUCT = {
     "entropy 1024": "logarithms at labels and entropies, 4096 x 32000, D 1024",
     "retrieval 128": "the largest of 1,000,000 scores, 4096 queries, D 128",
     "k-means distance 64": "the least distance to 1024 means, 100,000 rows, D 64",
-    "retrieval top-1 128": "the largest of the scores with its position (nothing fused)",
-    "k-means 64": "the nearest mean's position (nothing fused)",
+    "retrieval top-1 128": "the largest of these scores with its position",
+    "k-means 64": "the position of the nearest of 1024 means, 100,000 rows, D 64",
+    "words 4096": "the likeliest of 128,256 words, 2048 rows, D 4096",
+    "router 4096": "the best of 64 experts with its score, 65,536 rows, D 4096",
 }
 
 

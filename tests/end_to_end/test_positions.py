@@ -30,7 +30,7 @@ def whole_numbers(dtype=torch.float32, rows=40, columns=150, width=24):
     return x, w, added
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_hostile_scores_have_eagers_positions(dtype, executor, monkeypatch):
@@ -73,7 +73,7 @@ DISTANCES = {
 }
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", DISTANCES)

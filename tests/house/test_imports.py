@@ -81,6 +81,7 @@ GROUND = (
     "egraph/forks.py",
     "lowering/source_folder.py",
     "onepass/errors.py",
+    "onepass/garbage.py",
     "onepass/messages.py",
     "onepass/process_state.py",
     "onepass/states.py",
