@@ -52,6 +52,10 @@ def test_a_command_that_is_like_none_is_answered_by_all(capsys):
     (["explain", "a.py:f", "--shape", "8:flaot32"], "there is no dtype 'flaot32'; did you mean 'float32'?"),
     (["explain", "a.py:f", "--dtype", "half"], "--dtype: there is no 'half'; there are bfloat16, "),
     (["explain"], "onepass explain: the following arguments are required: FILE:FUNC"),
+    (
+        ["explain", "a.py:f", "--shape", "64,8", "32,8"],
+        "onepass explain: '32,8' belongs to no option; for inputs of several shapes, --shape 32,8 is one more",
+    ),
     (["--verson"], "onepass: there is no option '--verson'; did you mean '--version'?"),
 ], ids=lambda value: " ".join(value) if isinstance(value, list) else "")  # fmt: skip
 def test_what_cannot_be_read_is_one_line_before_anything_runs(words, said, capsys, monkeypatch):
