@@ -10,7 +10,7 @@ PYTHON = $(VENV)/bin/python
 JOBS = 2
 TESTS =
 
-# What a target waits for: onepass and what its quick start needs (USABLE), or what tests and documents need besides (READY).
+# What a target needs: onepass and the packages of its quick start (USABLE), or those of tests and documents, too (READY).
 USABLE = $(if $(filter $(VENV)/bin/python,$(PYTHON)),$(VENV)/.usable)
 READY = $(if $(filter $(VENV)/bin/python,$(PYTHON)),$(VENV)/.ready)
 # Whether an interpreter has a torch that will do: any known one, or the one that is asked for by number.
@@ -40,7 +40,7 @@ demo: $(USABLE) ## a small GPT-like block, fused: what happened, how right, how 
 PYTEST = PYTHONDONTWRITEBYTECODE= $(PYTHON) -m pytest -q -n $(JOBS) --dist worksteal --durations=15
 
 # Without the slow tests, and with some cases of large families. A part that is named runs whole: make test TESTS=tests/rules
-test: $(READY) ## the tests but the slow ones, about 10 minutes on two cores
+test: $(READY) ## the tests but the slow ones, about 14 minutes on two cores
 	$(PYTEST) $(or $(TESTS),--quick)
 
 test-all: $(READY) ## all tests, about 2.5 hours on two cores

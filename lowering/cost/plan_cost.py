@@ -78,8 +78,8 @@ def seconds(plan: Plan, sizes: Sizes | None = None, device: HopperGpu = H200) ->
 
 def scheduled(kernel: Kernel, sizes: dict, device: HopperGpu, hopper: bool) -> Iterable[tuple[Kernel, Config, dict]]:
     """The launches of a kernel with their schedules, and the sizes with the number of parts of its loops."""
-    count = resolve(kernel.rows.size, sizes) if kernel.rows is not None else 0
-    plain = cut_to_sizes(default_for(kernel, ARCHITECTURE, count), kernel, sizes)
+    rows = resolve(kernel.rows.size, sizes) if kernel.rows is not None else 0
+    plain = cut_to_sizes(default_for(kernel, ARCHITECTURE, rows), kernel, sizes)
     hopper_config = _hopper_config(kernel, sizes, device) if hopper else None
     busy = enough_programs(kernel, sizes) * (1.0 if hopper_config is None else RATE_OF_TRITON)
     count = wanted_chunks(kernel, plain, sizes, device.multiprocessors, busy)

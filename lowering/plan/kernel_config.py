@@ -38,7 +38,7 @@ class TritonConfig:
         """Configurations that need less and less of registers and of shared memory.
 
         First more threads hold a tile, then loads have fewer stages, then the longer side of the tile is halved.
-        Where it is small from the start, four warps come last: held by one, its rows can be thousands of registers.
+        The smallest tile is tried with four warps at the end: for one warp it may need thousands of registers.
         """
         config = replace(self, warps=max(self.warps, 8) if self._is_wide else self.warps)
         if config != self:

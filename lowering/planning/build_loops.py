@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from ...egraph.terms.ops import MONOIDS, const, mantissa, scale, where
 from ...egraph.terms.term import Dim, Term
-from ...egraph.terms.traversal import every_reduction, subterms, tensors
+from ...egraph.terms.traversal import every_reduction, reduces, subterms, tensors
 from ..analysis.dim_roles import (
     batch_dims,
     columns_of,
@@ -133,11 +133,11 @@ def _share_work(planning: Planning, group: Sequence[Store], store: Store) -> boo
 
 
 def _held_products(planning: Planning, stores: Sequence[Store]) -> set[Term]:
-    """The sums of products that reductions without a loop reduce. Example: x @ w.T of which each row is a tile."""
+    """Sums of products inside of reductions without a loop. Example: x @ w.T in (x @ w.T).max(-1), for short rows."""
     terms = [s.term for s in stores]
     looped = {*loop_reductions(terms, planning.held_limit)}
-    reduced = {t for r in reductions(terms) if r not in looped for t in subterms(r.args[0])}
-    return {t for t in reduced if t.op == "reduce" and t not in looped and len(sum_factors(t)) > 1}
+    inside = {t for r in reductions(terms) if r not in looped for t in reduces(r.args[0])}
+    return {t for t in inside - looped if len(sum_factors(t)) > 1}
 
 
 def _only_read_in_common(planning: Planning, group: Sequence[Store], store: Store) -> bool:

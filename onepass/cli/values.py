@@ -38,7 +38,7 @@ class CommandParser(argparse.ArgumentParser):
         """Ends with status 2 if words are left that no argument takes."""
         for word in words:
             if re.fullmatch(r"\d+(,\d+)*", word) and "--shape" in self._option_string_actions:
-                self.error(f"{word!r} belongs to no option; for inputs of several shapes, --shape {word} is one more")
+                self.error(f"{word!r} belongs to no option; give --shape once for each input: --shape {word}")
             known = [option for option in self._option_string_actions if option.startswith("--")]
             self.error(f"there is no option {word.split('=')[0]!r}{meant(word.split('=')[0], known)}")
 

@@ -19,7 +19,7 @@ AXIS_LABELS = (2, 3, 5, 7, 11, 13, 17, 19)  # Different lengths for a tensor's a
 
 
 def output_strides(node: fx.Node) -> tuple[Size, ...]:
-    """The strides of a result, in elements; symbolic ones as text. None of what is no strided tensor."""
+    """The strides of a result, in elements; symbolic ones as text. Empty for what is no strided tensor."""
     value = value_of_node(node)
     if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
         return ()

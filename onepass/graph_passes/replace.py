@@ -210,9 +210,10 @@ class Replacement:
 
     def _compiled(self, region: Region) -> Fused:
         """The plan of a region, made once for equal regions whose results lie in memory alike; so is an error."""
+        strides: tuple = ()
         if region.refusal is None:  # Nobody needs the guards of a region that stays.
             specialize_widths(region, self.survey.mixed)
-        strides = tuple(map(output_strides, region.outputs)) if region.refusal is None else ()
+            strides = tuple(map(output_strides, region.outputs))
         name = (signature(region), strides)
         if name not in self._by_signature:
             try:

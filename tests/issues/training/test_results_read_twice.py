@@ -1,4 +1,4 @@
-"""A backward that reads a result of the forward for two reasons is given it once.
+"""A backward that reads a result of the forward in two places is given it once.
 
 Tensors are given by their names, so a name that came twice moved each later tensor to the name before its own. Example:
 with sizes that change, gradients of normalised exponentials, some of them dropped, read the result twice.

@@ -54,7 +54,7 @@ def test_a_command_that_is_like_none_is_answered_by_all(capsys):
     (["explain"], "onepass explain: the following arguments are required: FILE:FUNC"),
     (
         ["explain", "a.py:f", "--shape", "64,8", "32,8"],
-        "onepass explain: '32,8' belongs to no option; for inputs of several shapes, --shape 32,8 is one more",
+        "onepass explain: '32,8' belongs to no option; give --shape once for each input: --shape 32,8",
     ),
     (["--verson"], "onepass: there is no option '--verson'; did you mean '--version'?"),
 ], ids=lambda value: " ".join(value) if isinstance(value, list) else "")  # fmt: skip
