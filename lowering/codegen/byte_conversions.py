@@ -38,6 +38,11 @@ def helper_of(node: Term, machine: str) -> tuple[str, Term] | None:
     return (name, source) if name in HELPERS and _capability(machine) >= MIN_CAPABILITY[kind] else None
 
 
+def is_moved_anyway(machine: str) -> bool:
+    """Whether only movable helpers compile: Triton 3.6 pipelines no others for Blackwell ("how to predicate")."""
+    return _capability(machine) >= 100
+
+
 def unwidened(node: Term) -> Term:
     """The term without casts that change no whole number of eight bits."""
     while node.op == "cast" and is_integer(node.dtype) and node.args[0].dtype in ("int8", "uint8"):

@@ -30,7 +30,7 @@ from ..analysis.softmax_scaling import (
 from ..plan.dtypes import HALVES, is_integer, literal
 from ..plan.records import NotPlannable
 from ..plan.thresholds import HIDDEN_SCORE
-from .byte_conversions import MOVABLE, helper_of
+from .byte_conversions import MOVABLE, helper_of, is_moved_anyway
 from .dialect import TRITON
 from .ops import FOLDS, INTEGER_LIMITS, TileValue, atom, floating_loads_below, identity, operation
 from .products import alternating_sides, contract
@@ -111,7 +111,8 @@ class TileWriter(Tiles):
         if found is not None and len(self.sort(node.dims)) > 1:
             name, source = found
             tile = self.value(source, home)
-            movable = self.facts.rows_last and self.summed.issuperset(source.args[-1].dims)
+            along_sum = self.facts.rows_last and self.summed.issuperset(source.args[-1].dims)
+            movable = along_sum or is_moved_anyway(self.facts.machine)
             return TileValue(f"{MOVABLE * movable}{name}({tile.text})", tile.dims, node.dtype)
         return self._cast(self.value(node.args[0], home), node)
 

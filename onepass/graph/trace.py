@@ -58,8 +58,18 @@ def aten_graph(region: Callable, fake_inputs: Sequence) -> fx.Graph:
         before = not _under_autocast(fake_inputs)  # autocast inserts its casts when operations are dispatched
         if not before:
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # traces attention to operations that have terms
-        make = make_fx(body, pre_dispatch=before, tracing_mode="real", _allow_non_fake_inputs=True)
-        return make(*fake_inputs).graph
+        return _traced(body, fake_inputs, pre_dispatch=before, tracing_mode="real")
+
+
+def _traced(function: Callable, inputs: Sequence, **how) -> fx.Graph:
+    """The graph of a function by make_fx. Raises Refusal for an argument that graphs of torch 2.11 do not hold."""
+    try:
+        return make_fx(function, _allow_non_fake_inputs=True, **how)(*inputs).graph
+    except NotImplementedError as error:  # later releases hold every argument: then `_encode` refuses it
+        found = re.match(r"argument of type: <class '(?:\S+\.)?(\w+)'>", str(error))
+        if found is None:
+            raise
+        raise Refusal(messages.ARGUMENT, type=found[1]) from error
 
 
 def _require_plain(region, fake_inputs: Sequence) -> None:
@@ -88,7 +98,7 @@ def program_of(function: Callable, *inputs: torch.Tensor) -> Program:
         raise Refusal(messages.AUTOCAST)
     separate = [x.detach() for x in inputs]  # a tensor passed twice is two inputs
     with fx_traceback.preserve_node_meta(), UserLines():
-        graph = make_fx(function, pre_dispatch=True, tracing_mode="fake", _allow_non_fake_inputs=True)(*separate).graph
+        graph = _traced(function, separate, pre_dispatch=True, tracing_mode="fake")
     return _from_traced(graph, _input_names(function, len(inputs)))
 
 

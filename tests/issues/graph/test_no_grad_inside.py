@@ -100,6 +100,7 @@ def handed_on(q, k, v):
 
 FUSED = [frozen_weights, frozen_scores, teacher, switched, as_inference, decorated, constant_beside]
 FUSED += [read_first_without, all_of_it, handed_on]
+TORCH = tuple(map(int, torch.__version__.split(".")[:2]))
 
 
 @pytest.mark.sampled(1)
@@ -108,6 +109,8 @@ FUSED += [read_first_without, all_of_it, handed_on]
 def test_gradients_are_those_of_eager(function, way):
     if way == "inductor" and function in (decorated, handed_on):  # left to Inductor, as a value inside is detached
         pytest.skip("torch 2.13 itself raises IndexError for these two, without onepass, too")
+    if way == "inductor" and function is as_inference and TORCH < (2, 13):
+        pytest.skip("torch 2.11 itself raises RuntimeError, without onepass, too, and is not usable after it")
     like_eager(function, *heads(), way=way)
 
 

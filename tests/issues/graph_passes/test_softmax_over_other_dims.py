@@ -66,7 +66,7 @@ def refused(function):
 
 
 def heads():
-    return [torch.randn(4, 4, 4, 8) for _ in range(3)]
+    return [torch.randn(4, 4, 4, 16) for _ in range(3)]
 
 
 def assert_right(run, function, inputs):

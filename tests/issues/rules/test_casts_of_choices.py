@@ -13,6 +13,7 @@ from onepass.egraph.derivation.normalize import normalise
 from onepass.egraph.terms.ops import cast, const, infinite_beyond
 from onepass.egraph.terms.traversal import subterms
 from onepass.graph.trace import program_of
+from onepass.lowering.launch.triton_compat import MULTIPLIES_FLOAT64_BESIDE_NARROW_DATA
 from onepass.rules import NORMAL
 from onepass.translate.translate import translate
 
@@ -70,7 +71,11 @@ def test_the_fill_becomes_infinite_where_it_does_not_fit(make, kind, fill, beyon
 def test_a_row_without_a_key_is_as_in_eager(make, kind, fill, beyond, executor):
     options = {"strict": True, "inner": "eager", "libraries": False, "executor": executor}
     fused = torch.compile(make(fill), backend=onepass.onepass_backend, options=options)(*inputs(kind))
-    assert onepass.reports()[0].regions
+    if executor == "triton" and kind == torch.float64 and not MULTIPLIES_FLOAT64_BESIDE_NARROW_DATA:
+        (refused,) = onepass.reports()[0].refusals
+        assert "Triton before 3.9" in str(refused)
+    else:
+        assert onepass.reports()[0].regions
     wanted, slack = make(fill)(*inputs(kind)), 4 * max(torch.finfo(kind).eps, torch.finfo(torch.float32).eps)
     assert beyond != bool(wanted[:, 3].nan_to_num(0.0).any())
     torch.testing.assert_close(fused, wanted, atol=slack, rtol=slack, equal_nan=True)

@@ -100,6 +100,7 @@ def text_of(kind, machine, rows_last=False):
 def test_both_operands_of_attention_are_converted_as_they_are_loaded():
     text = text_of(torch.int8, "sm_90")
     assert len(re.findall(r"= int8_to_bfloat16\(\w+_tile\w*\)", text)) == 2 and ".to(tl.int32)" not in text
+    assert len(re.findall(r"= summed_int8_to_bfloat16\(", text_of(torch.int8, "sm_100"))) == 2
     assert "inline_asm" not in text_of(torch.int8, "") and "inline_asm" not in text_of(torch.bfloat16, "sm_90")
 
 
@@ -113,6 +114,7 @@ def test_only_bytes_along_a_sum_are_converted_where_a_product_reads_them():
 
 COMPILED = [[t, k, 64, "bfloat16"] for t, k in (("sm_80", "int8"), ("sm_90", "int8"), ("sm_90", "uint4"))]
 COMPILED += [[t, "float8_e4m3fn", 64, "bfloat16"] for t in ("sm_90", "sm_100")]
+COMPILED += [["sm_100", kind, 64, "bfloat16"] for kind in ("int8", "uint4")]
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from onepass.lowering.launch.triton_compat import RELEASE
 from onepass.lowering.plan.device import DEVICES
 from tests.support.gluon_ahead_of_time import without_interpreter
 
@@ -30,6 +31,8 @@ CASES += [("sm_90", "positions", 64, "float32")]
 CASES += [("sm_90", "ragged", width, "bfloat16") for width in (64, 128, 256)] + [("sm_90", "latents", 512, "bfloat16")]
 WHOLE = ("full", "causal", "ragged", "latents")  # one chain of products, none of which may wait for the one before
 SPILLED = {"mixed": 384, "latents": 384}  # bytes, where accumulators take half of the registers; none elsewhere
+if RELEASE < (3, 9):
+    SPILLED["ragged"] = 96  # Triton 3.6 spills 72 at width 256
 
 
 @pytest.fixture(scope="module")
