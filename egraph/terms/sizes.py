@@ -119,7 +119,7 @@ def resolve(size: Size, sizes: Mapping[str, int]) -> int:
 
 
 def value_of(text: Size | float, sizes: Mapping[str, int]) -> int | float:
-    """The value of a size, from the values of its symbols. Raises UnknownSize for a symbol without a value."""
+    """The value of a size, from the values of its symbols. Raises UnknownSize: a symbol or the size has no value."""
     if not isinstance(text, str):
         return text
     if text in sizes:
@@ -130,7 +130,10 @@ def value_of(text: Size | float, sizes: Mapping[str, int]) -> int | float:
             raise UnknownSize(f"the size {text!r} cannot be computed from {dict(sizes)}: {symbol!r} has no value")
         return sizes[symbol]
 
-    return _walk(_parse(text), _NUMBERS, name, lambda v: v)
+    try:
+        return _walk(_parse(text), _NUMBERS, name, lambda v: v)
+    except ArithmeticError as error:  # a division by a difference of lengths that are equal here
+        raise UnknownSize(f"the size {text!r} has no value for {dict(sizes)}: {error}") from error
 
 
 def term_of(text: Size | float, real: str = "float32") -> Term:

@@ -6,12 +6,13 @@ the diagonals that masks have. Dims of one size have one set. Example: of 300 in
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, islice, product
 
 import numpy as np
 
-from ...egraph.terms.sizes import resolve, symbols
+from ...egraph.terms.sizes import Size, UnknownSize, resolve, symbols
 from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import subterms
 
@@ -19,6 +20,9 @@ SHORT_LENGTH = 4  # a dim with so many indices has all of them
 PLAIN_INDICES = 2  # of a dim whose indices are nowhere but in brackets
 WEIGHED_INDICES = 4  # of those, where a softmax state, an extremum or a condition reads the dim: more than is kept
 MOST_INDICES = 16  # indices of any other dim, where that is not too much work
+USUAL_VALUES = (48, 1040)  # of the first symbol; each other one has 16 more than the one before
+OTHER_VALUES = (4, 2, 3, 6, 8, 12, 5, 16, 7, 24, 1, 200, 5000)  # of symbols of lengths like 12 // (12 // s)
+MOST_VALUES = 2000  # that are tried
 MIDDLES = (7 / 16, 10 / 16, 5 / 16, 12 / 16)  # of a dim, by trial: about which its indices are sampled
 
 
@@ -106,14 +110,42 @@ def weighed_sizes(nodes: Iterable[Term]) -> frozenset:
 
 
 def symbol_values(nodes: Iterable[Term], dims: Iterable[Dim]) -> list[dict[str, int]]:
-    """Values of all symbols of sizes, several times."""
-    every = {d.size for d in dims}
-    for node in nodes:
-        every |= {node.attrs[0]} if node.op == "size" else {*node.attrs[0].shape} if node.op == "load" else set()
-    names = sorted(set().union(*(symbols(size) for size in every)))
+    """Values of all symbols of sizes, several times; with each of them every dim and every axis has an index.
+
+    Raises UnknownSize where no such values are found: without an index nothing is compared.
+    """
+    lengths = {d.size for d in dims} | {n for node in nodes if node.op == "load" for n in node.attrs[0].shape}
+    sizes = lengths | {node.attrs[0] for node in nodes if node.op == "size"}
+    names = sorted(set().union(*map(symbols, sizes)))
     if not names:
         return [{}]
-    return [{name: first + 16 * k for k, name in enumerate(names)} for first in (48, 1040)]
+    usual = [{name: first + 16 * k for k, name in enumerate(names)} for first in USUAL_VALUES]
+    found = [values for values in usual if not _without_value(sizes, lengths, values)]
+    return found or list(islice(_other_values(sizes, lengths, usual), len(USUAL_VALUES)))
+
+
+def _without_value(sizes: Iterable[Size], lengths: Collection[Size], values: Mapping[str, int]) -> list[Size]:
+    """The sizes that have no value with these of their symbols, and the lengths that are not positive."""
+
+    def has_value(size: Size) -> bool:
+        try:
+            return resolve(size, values) > 0 or size not in lengths
+        except UnknownSize:
+            return False
+
+    return [size for size in sizes if not has_value(size)]
+
+
+def _other_values(sizes: Collection[Size], lengths: Collection[Size], usual: Sequence[dict]) -> Iterator[dict[str, int]]:
+    """Values that the usual ones do not have: those of symbols of sizes without a value are other ones."""
+    without = _without_value(sizes, lengths, usual[0])
+    names = sorted(set().union(*map(symbols, without)))
+    tried = (usual[0] | dict(zip(names, other, strict=True)) for other in product(OTHER_VALUES, repeat=len(names)))
+    found = (v for v in islice(tried, MOST_VALUES) if not _without_value(sizes, lengths, v))
+    first = next(found, None)
+    if first is None:
+        raise UnknownSize(f"no values of {', '.join(names)} are found with which each of {without} has an element")
+    yield from chain([first], found)
 
 
 def index_ranges(nodes: Iterable[Term], sizes: Mapping[str, int]) -> dict[str, int]:

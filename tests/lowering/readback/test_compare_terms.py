@@ -17,9 +17,12 @@ X, Y, W = Tensor("x", "float32", (1000, 64)), Tensor("y", "float32", (1000, 1000
 x = lambda index: load(X, iota(I), index)
 pair = lambda factor: load(Y, iota(I), iota(J)) * factor
 place = iota(J) - iota(I) + const(999)
+FEW = Dim("n", "12//s0")  # without an index where s0 is 48
+few = lambda factor: load(Tensor("z", "float32", ("12//s0",)), iota(FEW)) * const(factor)
 along = lambda where_it_is: where(eq(where_it_is, iota(R)), pair(load(W, iota(R))), const(0.0))
 NOTHING = Plan((), (), ())
 PAIRS = {
+    "a sum that is mostly empty": (sum_over(FEW, exp(few(2.0))), sum_over(FEW, exp(few(1.0)) * exp(few(1.0)))),
     "a flattened dim": (sum_over(D, exp(x(iota(D)))), sum_over(A, sum_over(B, exp(x(iota(A) * const(8) + iota(B)))))),
     "sums in another order": (sum_over(I, sum_over(J, pair(const(2.0)))), sum_over(J, sum_over(I, pair(const(2.0))))),
     "a sum along diagonals": (
@@ -34,6 +37,7 @@ OTHERS = {
         sum_over(R, sum_over(J, sum_over(I, along(place + const(1))))),
     ),
     "another factor": (sum_over(I, pair(const(2.0))), sum_over(I, pair(const(2.0000002)))),
+    "another factor of a sum that is mostly empty": (sum_over(FEW, few(2.0)), sum_over(FEW, few(3.0))),
     "an undefined one": (pair(const(1.0)) / const(0.0), pair(const(1.0)) / const(0.0)),
 }
 

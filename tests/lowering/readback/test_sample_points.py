@@ -2,7 +2,8 @@
 
 import pytest
 
-from onepass.egraph.terms.ops import const, eq, exp, iota, le, load, max_over, sum_over
+from onepass.egraph.terms.ops import const, eq, exp, iota, le, load, make, max_over, sum_over
+from onepass.egraph.terms.sizes import UnknownSize, resolve
 from onepass.egraph.terms.term import Dim, Tensor
 from onepass.lowering.readback.sample_points import (
     MOST_INDICES,
@@ -63,3 +64,13 @@ def test_symbols_have_several_values():
     found = symbol_values([const(1.0)], [Dim("i", "2*s0"), Dim("j", "s1")])
     assert len(found) > 1 and all({*values} == {"s0", "s1"} for values in found)
     assert symbol_values([], [ROWS]) == [{}]
+
+
+def test_with_these_values_every_length_has_an_index():
+    lengths = ["12//s0", "12//(12//s0)", "s1 - 64", "Max(0, s1 - s2)", "s3"]
+    for values in symbol_values([], [Dim(f"d{k}", size) for k, size in enumerate(lengths)]):
+        assert all(resolve(size, values) > 0 for size in lengths), values
+    with pytest.raises(UnknownSize, match="s0"):
+        symbol_values([], [Dim("i", "Mod(s0, 1)")])
+    read_backwards = make("size", (), ("s0 - s1",))  # only a number, which may be negative
+    assert len(symbol_values([read_backwards], [Dim("i", "s0"), Dim("j", "s1")])) == 2
