@@ -121,7 +121,7 @@ def symbol_values(nodes: Iterable[Term], dims: Iterable[Dim]) -> list[dict[str, 
         return [{}]
     usual = [{name: first + 16 * k for k, name in enumerate(names)} for first in USUAL_VALUES]
     found = [values for values in usual if not _without_value(sizes, lengths, values)]
-    return found or list(islice(_other_values(sizes, lengths, usual), len(USUAL_VALUES)))
+    return found or list(islice(_other_values(sizes, lengths, usual[0]), len(USUAL_VALUES)))
 
 
 def _without_value(sizes: Iterable[Size], lengths: Collection[Size], values: Mapping[str, int]) -> list[Size]:
@@ -136,11 +136,11 @@ def _without_value(sizes: Iterable[Size], lengths: Collection[Size], values: Map
     return [size for size in sizes if not has_value(size)]
 
 
-def _other_values(sizes: Collection[Size], lengths: Collection[Size], usual: Sequence[dict]) -> Iterator[dict[str, int]]:
-    """Values that the usual ones do not have: those of symbols of sizes without a value are other ones."""
-    without = _without_value(sizes, lengths, usual[0])
+def _other_values(sizes: Collection[Size], lengths: Collection[Size], usual: dict) -> Iterator[dict[str, int]]:
+    """Other values of those symbols that are in sizes without a value. Raises UnknownSize."""
+    without = _without_value(sizes, lengths, usual)
     names = sorted(set().union(*map(symbols, without)))
-    tried = (usual[0] | dict(zip(names, other, strict=True)) for other in product(OTHER_VALUES, repeat=len(names)))
+    tried = (usual | dict(zip(names, other, strict=True)) for other in product(OTHER_VALUES, repeat=len(names)))
     found = (v for v in islice(tried, MOST_VALUES) if not _without_value(sizes, lengths, v))
     first = next(found, None)
     if first is None:
