@@ -6,7 +6,7 @@ the diagonals that masks have. Dims of one size have one set. Example: of 300 in
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, islice, product
 

@@ -5,6 +5,7 @@ sources, where it must find something.
 """
 
 import ast
+import os
 import tomllib
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
@@ -86,9 +87,10 @@ def imported_by(node: ast.AST, package: list[str]) -> Iterator[tuple[str, bool]]
         case ast.ImportFrom(module=module, names=names, level=level):
             home = absolute("." * level + (module or ""), package)
             yield from ((f"{home}.{name.name}", level > 0) for name in names)
-        case ast.Call(func=function, args=[ast.Constant(value=str(name)), *_]):
-            if ast.unparse(function).split(".")[-1].strip("_") in ("import_module", "import"):
-                yield absolute(name, package), name.startswith(".")
+        case ast.Call(
+            func=ast.Name(id=function) | ast.Attribute(attr=function), args=[ast.Constant(value=str(name)), *_]
+        ) if function.strip("_") in ("import_module", "import"):
+            yield absolute(name, package), name.startswith(".")
 
 
 def absolute(name: str, package: list[str]) -> str:
@@ -100,12 +102,14 @@ def absolute(name: str, package: list[str]) -> str:
 
 def files() -> Iterator[Path]:
     """The files of the repository: not what tools leave behind, not what only lies beside a checkout."""
-    generated = {"build", "dist", "shared", "__pycache__"}
-    for path in sorted(ROOT.rglob("*")):
-        folders = path.relative_to(ROOT).parts[:-1]
-        hidden = path.name == ".git" or any(f.startswith(".") and f != ".ci" for f in folders)  # a worktree has a file
-        if path.is_file() and not hidden and generated.isdisjoint(folders) and ".egg-info" not in "".join(folders):
-            yield path
+    for folder, below, names in os.walk(ROOT):
+        below[:] = sorted(filter(_is_ours, below))  # others, an environment of Python among them, are not looked into
+        yield from (Path(folder, name) for name in sorted(names) if name != ".git")  # in a worktree it is a file
+
+
+def _is_ours(folder: str) -> bool:
+    generated = folder in ("build", "dist", "shared", "__pycache__") or folder.endswith(".egg-info")
+    return not generated and (not folder.startswith(".") or folder == ".ci")
 
 
 def sources_of() -> list[Source]:
