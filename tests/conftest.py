@@ -4,6 +4,7 @@ Environment variables rather than calls, so that the processes that tests start 
 are marked `slow` are left out, and of the cases of a test that is marked `sampled(n)` n are run, always the same ones.
 """
 
+import importlib.util
 import os
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # the workers share the cores: more threads than cores is slower, not faster
@@ -26,6 +27,11 @@ import torch._inductor.config
 # A graph out of Inductor's caches meets no pass, so whatever ran before, in any process, would decide what a test sees.
 torch._inductor.config.fx_graph_cache = False
 torch._functorch.config.enable_autograd_cache = False
+
+if os.environ.get("TRITON_INTERPRET") == "1" and importlib.util.find_spec("triton"):
+    from tests.support import interpreter_reductions
+
+    interpreter_reductions.install()
 
 settings.register_profile("local", deadline=None, print_blob=True)
 settings.register_profile("ci", settings.get_profile("local"), derandomize=True, database=None)
