@@ -270,10 +270,12 @@ class _Builder:
                 self.carry(*found, name, number if weight is not None else None, weighted - {self.loop.dim})
 
     def fold(self, record: Accumulator, number: str) -> None:
-        found = self.region(*record.values)
-        count = self.elements(record.values[0].dims | {self.loop.dim})
-        name = self.pointwise(f"fold {number}", found.fma + count, found.special)
+        """A tile whose elements are folded one by one: numbers of 64 bits where each has its position."""
+        found, dims = self.region(*record.values), record.values[0].dims | {self.loop.dim}
+        name = self.pointwise(f"fold {number}", found.fma + self.elements(dims), found.special)
         self.feed(found.inputs, name)
+        registers = self.registers(dims, max(FLOAT_BYTES, *map(_bytes, record.values)))
+        self.values.append(Value(f"folded {number}", name, ((name, 0),), registers))
         self.edge(name, name, FLOAT_BYTES, 1)
 
     def weight(self, record: Accumulator, number: str, checked: list[Term]) -> str:

@@ -128,8 +128,12 @@ def plain(kind: str):
     def sigmoid(q, k, v):
         return torch.sigmoid(q @ k.mT / math.sqrt(q.shape[-1]) - math.log(k.shape[-2])) @ v
 
+    def nearest(q, k, norms):
+        """The position of the nearest key."""
+        return (norms - 2 * (q @ k.mT)).argmin(-1)
+
     others = {"gate": gate, "sigmoid": sigmoid, "difference": difference, "logarithm": both, "peak": both}
-    others |= {"evoformer": evoformer, "dropout": dropped}
+    others |= {"evoformer": evoformer, "dropout": dropped, "nearest": nearest}
     return others.get(kind, attention)
 
 
@@ -138,6 +142,8 @@ def inputs_of(kind: str, width: int, dtype: str = "bfloat16", rows=LENGTH, colum
     make = lambda *shape: torch.randn(*shape, dtype=torch.float32).to(getattr(torch, dtype))
     keys = heads // 4 if kind == "groups" else heads
     values = (heads // 2, 2 * width) if kind == "difference" else (keys, width // 2 if kind == "narrow" else width)
+    if kind == "nearest":
+        return [make(rows * batch, width), make(columns, width), make(columns)]
     if kind == "evoformer":
         operands = [make(batch, heads, n, 4, width).transpose(2, 3) for n in (rows, columns, columns)]
         return [*operands, make(batch, heads, columns), make(batch, 4, rows, columns)]
