@@ -6,15 +6,16 @@ Example: for keys[table[b, j // 16], j % 16, d] with 40 pages, 0 ≤ table[b, j 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
 from ...egraph.terms.affine import bounds, compare
 from ...egraph.terms.ops import const
 from ...egraph.terms.sizes import term_of
-from ...egraph.terms.term import Term
+from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import subterms
-from ..plan.queries import roots
+from ..plan.launch_facts import Blocks
+from ..plan.queries import nodes, roots
 from ..plan.records import Kernel, Loop
 
 
@@ -46,3 +47,18 @@ def guarded_conditions(kernel: Kernel) -> Iterable[Term]:
     """The conditions that the kernel tests, because a guard may drop elements of a loop that has such loads."""
     for loop in (loop for loop in kernel.loops if loop.guard is not None):
         yield from (condition for load in loads_by_data(kernel, loop) for condition in place_conditions(load))
+
+
+def blocks_of_tiles(kernel: Kernel, tiles: Mapping[Dim, int]) -> Blocks:
+    """Pairs of a loop's dim d and a number n, where the kernel has d // n, which is one number in each tile.
+
+    A tile begins at a multiple of its extent, so it lies between two multiples of n if the extent divides n. Example: a
+    tile of 16 keys lies in one page of 64.
+    """
+    found = ((n.args[0].attrs[0], n.args[1].attrs[0]) for n in nodes(kernel) if is_block_number(n))
+    return frozenset((str(dim), size) for dim, size in found if dim in tiles and size % tiles[dim] == 0)
+
+
+def is_block_number(node: Term) -> bool:
+    """Whether a term is d // n for a coordinate d and a number n."""
+    return node.op == "floordiv" and node.args[0].op == "iota" and node.args[1].op == "const"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 
+from ...egraph.terms.ops import cast
 from ...egraph.terms.term import Term
 from ..plan.dtypes import HALVES, is_integer
 
@@ -29,11 +30,12 @@ def helper_of(node: Term, machine: str) -> tuple[str, Term] | None:
     if node.op != "cast" or node.dtype not in HALVES:
         return None
     source, name = unwidened(node.args[0]), ""
+    whole = _centred(source)
     if source.op == "load" and source.dtype in ("int8", *CASTS):
         name = f"{source.dtype}_to_{node.dtype}"
-    elif found := _bits(source):
+    elif found := _bits(source if whole is None else whole):
         source, lowest, count = found
-        name = f"bits_{lowest}_{count}_to_{node.dtype}"
+        name = f"{'centred_' * (whole is not None)}bits_{lowest}_{count}_to_{node.dtype}"
     kind = source.dtype if source.dtype in CASTS else node.dtype
     return (name, source) if name in HELPERS and _capability(machine) >= MIN_CAPABILITY[kind] else None
 
@@ -50,6 +52,33 @@ def unwidened(node: Term) -> Term:
             return node
         node = node.args[0]
     return node
+
+
+def centred_in_halves(node: Term) -> Term | None:
+    """The bits that the program made halves, less half of their range, as halves, too; None for another number.
+
+    Both are exact. Example: float32(bfloat16(x % 16)) - 8 is bfloat16(x % 16 - 8).
+    """
+    halves = [n.dtype for n in _casts(node.args[0]) if n.dtype in HALVES] if _centred(node) is not None else []
+    return cast(node, halves[0]) if halves else None
+
+
+def _centred(node: Term) -> Term | None:
+    """The bits from which a term takes half of their range: 8 from four bits, 128 from a byte."""
+    if node.op != "sub" or node.args[1].op != "const":
+        return None
+    number = next((n for n in (node.args[0], *(c.args[0] for c in _casts(node.args[0]))) if _bits(n)), None)
+    found = None if number is None else _bits(number)
+    return number if found is not None and node.args[1].attrs[0] == 1 << (found[2] - 1) else None
+
+
+def _casts(node: Term) -> list[Term]:
+    """The casts to floats that a term begins with, the outermost first; none changes a whole number of eight bits."""
+    found = []
+    while node.op == "cast" and node.dtype in (*HALVES, "float32"):
+        found.append(node)
+        node = node.args[0]
+    return found
 
 
 def _bits(node: Term) -> Bits | None:
@@ -75,8 +104,8 @@ def _capability(machine: str) -> int:
 # Instructions: $2 has four bytes, $0 and $1 get two halves each
 
 
-def _numbers(half: str, signed: bool, lowest: int = 0, count: int = 8) -> list[str]:
-    """Whole numbers: bits of bytes, or signed bytes."""
+def _numbers(half: str, signed: bool, lowest: int = 0, count: int = 8, centred: bool = False) -> list[str]:
+    """Whole numbers: bits of bytes, or signed bytes. centred: half of the range of bits is taken away."""
     lines, word = [], "$2"
     if lowest:
         lines.append(f"shr.b32 w, {word}, {lowest}")
@@ -85,13 +114,16 @@ def _numbers(half: str, signed: bool, lowest: int = 0, count: int = 8) -> list[s
         lines.append(f"and.b32 w, {word}, {_repeated((1 << count) - 1, 1)}")
         word = "w"
     if count <= BITS_BEHIND_THE_POINT[half]:
-        away = NEGATIVE[half]
+        away = NEGATIVE[half] + centred * (1 << (count - 1))
         if signed:  # half the range is added, so that no number is negative, and taken away again
             lines.append(f"xor.b32 w, {word}, 0x80808080")
             word, away = "w", away + (128 << (BITS_BEHIND_THE_POINT[half] - 10))
         lines += _placed(word, half)
         return [*lines, f"mov.b32 m, {_repeated(away, 2)}", *_each(lambda n: _added(half, f"${n}", f"p{n}", "m"))]
-    return [*lines, *_placed(word, half), *_in_two_parts(signed)]
+    if centred:  # the byte as a signed one, with its first bit changed
+        lines.append(f"xor.b32 w, {word}, 0x80808080")
+        word = "w"
+    return [*lines, *_placed(word, half), *_in_two_parts(signed or centred)]
 
 
 def _placed(word: str, half: str) -> list[str]:
@@ -154,10 +186,11 @@ def _body(half: str, lines: list[str], movable: bool) -> str:
 INSTRUCTIONS = {
     **{f"int8_to_{half}": (half, _numbers(half, True)) for half in HALVES},
     **{
-        f"bits_{lowest}_{count}_to_{half}": (half, _numbers(half, False, lowest, count))
+        f"{'centred_' * centred}bits_{lowest}_{count}_to_{half}": (half, _numbers(half, False, lowest, count, centred))
         for half in HALVES
         for lowest in range(8)
         for count in range(1, 9 - lowest)
+        for centred in (False, True)
     },
     **{f"{kind}_to_{half}": (half, _floats(half, name)) for half in HALVES for kind, name in CASTS.items()},
 }

@@ -14,6 +14,7 @@ from ..analysis.exact_products import native
 from ..analysis.product_terms import zero_at_padding
 from ..plan.dtypes import HALVES, is_integer
 from ..plan.records import Kernel
+from .byte_conversions import centred_in_halves, helper_of
 from .ops import TileValue, floating_loads_below
 from .tile_extents import merge_contained
 from .tiles import Tiles
@@ -157,7 +158,7 @@ def operand(writer: Tiles, dim: Dim, factors: Sequence[Factor], guard: TileValue
 
     It is zero where the dim is padded, and where the guard is false.
     """
-    raw = native(factors[0]) if len(factors) == 1 else None
+    raw = _native_factor(writer, factors[0]) if len(factors) == 1 else None
     if raw is not None:
         value = writer.value(raw)
     else:
@@ -168,6 +169,14 @@ def operand(writer: Tiles, dim: Dim, factors: Sequence[Factor], guard: TileValue
     present = writer.conjunction(None if settled else writer.padding(dim), guard)
     value = writer.where(present, value, "0.0") if present is not None else value
     return value if value.text.isidentifier() else writer.assign("factor", value)
+
+
+def _native_factor(writer: Tiles, factor: Factor) -> Term | None:
+    """The half-precision term that is the factor, where a load or a conversion of bytes gives it; else None."""
+    if (found := native(factor)) is not None or not isinstance(factor, Term):
+        return found
+    found = centred_in_halves(factor)
+    return found if found is not None and helper_of(found, writer.facts.machine) else None
 
 
 def reads_float32(factor: Factor) -> bool:

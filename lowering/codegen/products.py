@@ -93,7 +93,7 @@ def by_parity(writer: Tiles, sum_: Contraction) -> TileValue | None:
     writer.summed.add(half)
     result = sum_.into
     for parity in range(2):
-        factors = tuple(_at_parity(f, sum_.dim, half, parity) for f in sum_.factors)
+        factors = tuple(at_parity(f, sum_.dim, half, parity) for f in sum_.factors)
         product = as_matrix_product(writer, Contraction(half, factors, None, result, exact=sum_.exact))
         result = None if product is None else multiply(writer, product, PLAIN_STRATEGIES)
         if result is None:
@@ -159,7 +159,7 @@ def alternating_sides(writer: Tiles, node: Term) -> tuple[Dim, Dim, list[Term]] 
     return (dim, half, sides) if all(_is_dense(side, dim, half) for side in sides) else None
 
 
-def _at_parity(factor: Term, dim: Dim, half: Dim, parity: int) -> Term:
+def at_parity(factor: Term, dim: Dim, half: Dim, parity: int) -> Term:
     """The factor at the even places of a dim, or at the odd ones."""
     choices = {n: n.args[1 + parity] for n in subterms(factor) if n.op == "where" and _alternating(n.args[0]) == dim}
     found = _by_half(replace_from_above(factor, choices), dim, half)

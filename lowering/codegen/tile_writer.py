@@ -6,7 +6,7 @@ gives the language's names. Example: x[i] + y[j] over rows i and columns j is `x
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
@@ -15,9 +15,9 @@ from ...egraph.terms.affine import affine
 from ...egraph.terms.ops import cast, iota, make
 from ...egraph.terms.positions import PLACES, pair_of
 from ...egraph.terms.term import Dim, Tensor, Term
-from ...egraph.terms.traversal import substitute
+from ...egraph.terms.traversal import substitute, subterms
 from ..analysis.contiguous_axes import along
-from ..analysis.data_indices import place_conditions
+from ..analysis.data_indices import is_block_number, place_conditions
 from ..analysis.exact_products import native
 from ..analysis.softmax_scaling import (
     LOG2_E,
@@ -137,17 +137,24 @@ class TileWriter(Tiles):
     def _load(self, node: Term) -> TileValue:
         """A tile in memory. It is read once, whatever names its resident dims have."""
         dims = self.sort(node.dims)
+        if self._is_one_in_a_tile(node):
+            return self.once(("one in a tile", node), (self.loop,), lambda: self._spread_over_tile(node, dims))
         resident = [d for d in dims if d in self.resident]
         names = {iota(d): make("var", (), (f"held {dims.index(d)} of {d.size}", "int64")) for d in resident}
         key = (node.attrs[0], *(substitute(x, names) for x in node.args), *(self.resident[d] for d in resident))
-        scope = node.dims if self.steps_in(node.dims) else dims
+        scope = node.dims if self.steps_in(node.dims) or self.loop in node.dims else dims
         found = self.once(key, scope, lambda: self._loaded(node, dims, self.scope_of(scope)))
         return TileValue(found.text, dims, found.dtype)
+
+    def _spread_over_tile(self, node: Term, dims: tuple[Dim, ...]) -> TileValue:
+        """What is the same in all columns of a tile, for each of them. Example: a scale of each page."""
+        return self.assign(f"{node.attrs[0].name}_tile", self.spread(self._first(node), dims), self.inner)
 
     def _loaded(self, node: Term, dims: tuple[Dim, ...], scope: Scope) -> TileValue:
         tensor = node.attrs[0]
         pointer = self.address(tensor, node.args, dims)
-        mask = self.conjunction(*(self.padding(d) for d in dims), *(self._readable(node) if self.loop in dims else ()))
+        readable = self._readable(node) if self.loop in node.dims else ()
+        mask = self.conjunction(*(self.padding(d) for d in dims), *readable)
         absent = "False" if tensor.dtype == "bool" else "0.0" if tensor.dtype.startswith("float8") else "0"
         options = {"mask": self.align(mask, dims), "other": absent} if mask else {}
         text = self.call("load", pointer, **options)
@@ -157,8 +164,20 @@ class TileWriter(Tiles):
         """Conditions on the elements of a load in a loop. An index that is read from memory is an address only where it
         is a place of the tensor: where a guard drops the element, it may be anything.
         """
+        if self.loop not in self.tile_dims:  # one element for the whole tile, of which a guard may drop all
+            return [*map(self.value, place_conditions(node))] if self.doubtful or self.readable is not None else []
         conditions = place_conditions(node) if self.doubtful else ()
-        return [self.readable, *([self.reached] if conditions else []), *map(self.value, conditions)]
+        whole = [c for c in conditions if self._is_one_in_a_tile(c)]
+        values = [self._of_all_columns(whole)] if whole else []
+        values += [self.value(c) for c in conditions if c not in whole]
+        return [self.readable, *([self.reached] if conditions else []), *values]
+
+    def _of_all_columns(self, conditions: Sequence[Term]) -> TileValue:
+        """Conditions that hold for all columns of the loop's tile or for none, as those of one place: the interpreter
+        spreads no truth over a tile."""
+        held = self.conjunction(*map(self._first, conditions))
+        end = self.call("where", held.text, self.sizes[self.loop], 0)
+        return TileValue(f"({self.coordinate(self.loop).text} < {end})", (self.loop,), "bool")
 
     def address(self, tensor: Tensor, index: tuple[Term, ...], dims: tuple[Dim, ...]) -> str:
         """The text of a pointer: a scalar base in 64 bits, the loop's start, and tile offsets that no loop changes."""
@@ -190,19 +209,43 @@ class TileWriter(Tiles):
     def _place(self, tensor: Tensor, one: Term, stride: str, parts: _AddressParts) -> None:
         """Files one summand of an index: the base, the loop's start, or the tile's offsets."""
         dims = self.sort(one.dims)
-        if one.op == "iota" and dims:
-            dim = dims[0]
-            vector = self.range_of(dim, tensor.name in self.facts.wide)
-            parts.offsets.append(TileValue(f"{vector.text} * {stride}", dims, NO_LOOP_CHANGES_IT))
-            if dim in self.starts:
-                summands = parts.moving if dim == self.loop or self.steps_in((dim,)) else parts.base
-                summands.append(f"{self._in_64_bits(self.starts[dim])} * {stride}")
+        if dims == (self.loop,) and self._is_one_in_a_tile(one):
+            parts.moving.append(f"{self._in_64_bits(self._first(one).text)} * {stride}")
+        elif one.op == "iota" and dims:
+            self._place_along(tensor, dims[0], stride, parts)
+            if dims[0] in self.starts:
+                summands = parts.moving if dims[0] == self.loop or self.steps_in(dims) else parts.base
+                summands.append(f"{self._in_64_bits(self.starts[dims[0]])} * {stride}")
+        elif one.op == "mod" and dims and self._is_one_in_a_tile(make("floordiv", one.args)):
+            self._place_along(tensor, self.loop, stride, parts)
+            parts.moving.append(f"{self._in_64_bits(self._first(one).text)} * {stride}")
         elif dims:
             text = f"{atom(self.value(one).text)}.to({self.type_name('int64')}) * {stride}"
             parts.offsets.append(TileValue(text, dims, "int64"))
         else:
-            summands = parts.moving if self.steps_in(one.dims) else parts.base
+            moves = self.steps_in(one.dims) or self.loop in one.dims
+            summands = parts.moving if moves else parts.base
             summands.append(f"{self._in_64_bits(self.value(one).text)} * {stride}")
+
+    def _place_along(self, tensor: Tensor, dim: Dim, stride: str, parts: _AddressParts) -> None:
+        """Files the distances of a tile's places from its first one along a dim."""
+        vector = self.range_of(dim, tensor.name in self.facts.wide)
+        parts.offsets.append(TileValue(f"{vector.text} * {stride}", (dim,), NO_LOOP_CHANGES_IT))
+
+    def _is_one_in_a_tile(self, index: Term) -> bool:
+        """Whether a term has the loop's dim d, but as d // n alone, which is one number in each tile."""
+        dim = self.loop
+        if dim not in self.tile_dims or dim not in index.dims or self.around or self.serial_place:
+            return False
+        sizes = {size for name, size in self.facts.blocks if name == str(dim)}
+        is_whole = lambda n: is_block_number(n) and n.args[0] is iota(dim) and n.args[1].attrs[0] in sizes
+        found = [*subterms(index, is_whole)]
+        return any(map(is_whole, found)) and not any(n.op == "reduce" or n is iota(dim) for n in found)
+
+    def _first(self, index: Term) -> TileValue:
+        """An index in the first column of the loop's tile."""
+        with self.in_first_column():
+            return self.value(index)
 
     def _in_64_bits(self, scalar: str) -> str:
         return self.call("cast", scalar, self.type_name("int64"))

@@ -150,6 +150,15 @@ class Tiles(ABC):
         return lines
 
     @contextmanager
+    def in_first_column(self) -> Iterator[None]:
+        """What is written inside is the same in all columns of the loop's tile: it is computed for the first."""
+        before = self.tile_dims, self.inner
+        self.inner = self.once("first column", (self.loop,), lambda: Scope(self.inner.lines))
+        self.tile_dims = tuple(d for d in self.tile_dims if d != self.loop)
+        yield
+        self.tile_dims, self.inner = before
+
+    @contextmanager
     def stepping(self, dim: Dim, place: str) -> Iterator[Scope]:
         """What depends on the dim is written for one place of it, or one chunk, into a scope of its own."""
         scope = Scope()

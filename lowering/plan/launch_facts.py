@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 INTERPRETER = "interpreter"  # in place of a device: Triton's interpreter
 Runs = frozenset[tuple[str, int]]  # (tensor, axis): the axis lies in memory as one run with the next axis
+Blocks = frozenset[tuple[str, int]]  # (dim, n)
 
 
 def interpreter_wanted() -> bool:
@@ -24,7 +25,8 @@ class Facts:
     even: dims whose size is a multiple of their tile. wide: tensors that need 64-bit offsets. mapped: names of the
     block maps that loops follow. machine: a key of DEVICES, INTERPRETER, or empty if it is not known. runs: axes that
     lie in memory as one run with the next axis. piece: as Plan has it, in elements of each loop. rows_last: the rows
-    are the last axis of tiles, else the first one behind leading dims.
+    are the last axis of tiles, else the first one behind leading dims. blocks: pairs of a loop's dim d and a number n,
+    where d // n is one number in each tile.
     """
 
     even: frozenset[str] = frozenset()
@@ -34,6 +36,7 @@ class Facts:
     runs: Runs = frozenset()
     piece: int = 0
     rows_last: bool = False
+    blocks: Blocks = frozenset()
 
     @property
     def interpreted(self) -> bool:

@@ -12,11 +12,12 @@ from math import prod
 
 import torch
 
+from ...egraph.terms.ops import const
 from ...egraph.terms.sizes import resolve
 from ...egraph.terms.term import Term
 from ...egraph.terms.traversal import reduces, subterms
 from ..analysis.chunks import chunks
-from ..analysis.data_indices import loads_by_data
+from ..analysis.data_indices import is_block_number, loads_by_data
 from ..analysis.dim_roles import compared, is_contraction, leading_dims, several_pairs, stepped
 from ..codegen.matrix_products import multiplies_in_parts
 from ..codegen.tile_extents import (
@@ -38,9 +39,12 @@ CARRIED_FLOATS = 128  # float32 numbers of accumulators that a thread keeps
 TILE_FLOATS = 64  # float32 numbers of a tile of three dims that a thread keeps, without accumulators
 PAIR_ELEMENTS = 2048  # elements of accumulators beside scores that are folded one position at a time
 ELEMENTS_OF_A_WARP = 1024  # of a tile of rows: measured on one H100, 8 rows with 1 warp took 0.66 of the time of 4
+READ_BY_A_WARP = 512  # elements of a tile that is folded as it is read: merging 4 parts of 128 takes one warp
 SHARED_ELEMENTS = 65536  # elements of one tensor that a row tile keeps in shared memory
 FEWEST_ROWS = 8  # of a tile in which they stand last: as many as a product takes of its last dim
-BYTES_OF_A_SMALL_TILE = 2048  # of what a loop reads, for programs of one warp
+NUMBERS_OF_A_SMALL_TILE = 2048  # of what a loop reads, for programs of one warp
+SLOTS_OF_A_PAGE = 64  # of a page that programs of two warps read as one tile
+WIDE_ROW = 512  # numbers
 BYTES_OF_A_LOAD = 2**15  # of a loop tile where rows are few: more would not be read any faster
 
 
@@ -153,7 +157,9 @@ def _with_narrow_tiles(
     if few and config.loop_tile > 64 and _widens_bytes(kernel):
         found = of_bytes(config, any(loads_by_data(kernel, loop) for loop in kernel.loops))
         is_tight = few == FEWEST_ROWS and may_have_rows_last(kernel, nodes)
-        return with_rows_last(found, _stored_width(kernel, width)) if is_tight else found
+        return with_rows_last(found, width) if is_tight else found
+    if few and config.loop_tile == 2 * SLOTS_OF_A_PAGE and _reads_pages(kernel, nodes, SLOTS_OF_A_PAGE):
+        return of_pages(config)
     narrower = width > 64 and config.loop_tile > 64 and _compares_wide_data(kernel)
     narrower |= config.loop_tile > 32 and any(n.op == "uniform" for n in nodes)
     return replace(config, loop_tile=config.loop_tile // 2) if narrower else config
@@ -167,8 +173,11 @@ def cut_to_sizes(config: TritonConfig, kernel: Kernel, sizes: Mapping[str, int])
     columns, stages = min(config.loop_tile, tile_for(longest)), config.stages
     warps = config.warps if rows == config.row_tile else max(1, min(config.warps, 4))
     if kernel.loops and longest <= columns:  # a single step: nothing is loaded ahead, and small tiles leave warps idle
-        stages = min(stages, 2)
-        filled = max(1, rows * max(columns, widest(kernel)[0]) // ELEMENTS_OF_A_WARP)
+        stages, width = min(stages, 2), widest(kernel)[0]
+        if kernel.rows is None:  # nothing is multiplied as a matrix
+            columns = min(columns, 1 << (longest - 1).bit_length()) if longest > 1 else 1
+        filled = rows * max(columns, width) // ELEMENTS_OF_A_WARP if kernel.rows else columns * width // READ_BY_A_WARP
+        filled = max(1, filled)
         warps = min(warps, 1 << (filled.bit_length() - 1))  # Triton takes powers of two
     return TritonConfig(rows, columns, warps, stages, config.chunks)
 
@@ -206,21 +215,16 @@ def _compares_wide_data(kernel: Kernel) -> bool:
 
 def _widens_bytes(kernel: Kernel) -> bool:
     """Whether a loop reads numbers of one byte and makes wider ones of them, which takes registers, as a cache does."""
-    return bool(_loads_of_bytes(kernel))
-
-
-def _loads_of_bytes(kernel: Kernel) -> list[Term]:
-    """The tiles of numbers of one byte that loops read."""
     loops = {loop.dim for loop in kernel.loops}
     nodes = {n for root in roots(kernel) for n in subterms(root)}
     read = [n for n in nodes if n.op == "load" and n.dims & loops and len(n.dims) > 1]
-    return [n for n in read if n.dtype != "bool" and getattr(torch, n.dtype).itemsize == 1]
+    return any(n.dtype != "bool" and getattr(torch, n.dtype).itemsize == 1 for n in read)
 
 
-def _stored_width(kernel: Kernel, width: int) -> int:
-    """The bytes of a row that a loop reads, of `width` numbers: fewer, where a byte holds several."""
-    sizes = [n.attrs[0].shape[-1] for n in _loads_of_bytes(kernel)]
-    return max(min(width, size) if isinstance(size, int) else width for size in sizes)
+def _reads_pages(kernel: Kernel, nodes: Collection[Term], slots: int) -> bool:
+    """Whether a loop reads pages of so many slots, which a table names, up to a length that is data."""
+    by_data = {loop.dim for loop in kernel.loops if loop.length_is_data and loads_by_data(kernel, loop)}
+    return any(is_block_number(n) and n.args[1] is const(slots) and n.args[0].attrs[0] in by_data for n in nodes)
 
 
 def _keeps_numbers_of_products(kernel: Kernel) -> bool:
@@ -249,9 +253,12 @@ def default_config(width: int, element_bytes: int, architecture: str = "", score
 
 
 def of_few_rows(width: int, element_bytes: int) -> TritonConfig:
-    """The default where rows are fewer than a tile has: reading the loop's tiles is all the work, 32 KiB at a time."""
+    """The default where rows are fewer than a tile has: reading the loop's tiles is all the work, 32 KiB at a time.
+
+    Of wide rows, such as latents of 512 numbers, one tile more is under way, and half as many programs run.
+    """
     fitting = BYTES_OF_A_LOAD // (element_bytes << (width - 1).bit_length())
-    return TritonConfig(16, max(16, min(128, fitting)), 4, 2 if fitting <= 128 else 3)
+    return TritonConfig(16, max(16, min(128, fitting)), 4, 2 if fitting <= 128 and width < WIDE_ROW else 3)
 
 
 def of_bytes(config: TritonConfig, by_data: bool) -> TritonConfig:
@@ -266,12 +273,21 @@ def of_bytes(config: TritonConfig, by_data: bool) -> TritonConfig:
 def with_rows_last(config: TritonConfig, width: int) -> TritonConfig:
     """Where up to 8 rows are the last axis of tiles: programs of one warp, many of which run side by side.
 
-    width: bytes of a row that a loop reads. Measured on one H100 as parts of the speed of a copy: pages of int8, 128
-    bytes a row, reach 0.82 with one warp and 16 keys, 0.77 with two warps and 64 keys, and 0.70 with the latter where
-    rows are the first axis. Pages of int4, 64 bytes a row, reach 0.47 with one warp and 32 keys; rows first, 0.35.
+    width: numbers of a row that a loop reads. Measured on one H100 as parts of the speed of a copy, 128 numbers a row:
+    pages of int8 reach 0.82 with one warp and 16 keys, 0.77 with two warps and 64 keys, and 0.70 with the latter where
+    rows are the first axis. Pages of int4 reach 0.56 with one warp and 16 keys, 0.50 with 32.
     """
-    keys = max(16, min(64, BYTES_OF_A_SMALL_TILE >> (width - 1).bit_length()))
+    keys = max(16, min(64, NUMBERS_OF_A_SMALL_TILE >> (width - 1).bit_length()))
     return replace(config, row_tile=FEWEST_ROWS, loop_tile=keys, warps=1)
+
+
+def of_pages(config: TritonConfig) -> TritonConfig:
+    """Where a tile would be two pages: tiles of one page, whose place is read from the table as one number.
+
+    Measured on one H100 as parts of the speed of a copy: pages of 64 slots in bfloat16 reach 0.887 and with tiles of
+    128 0.881, a window of 2048 keys 0.80 and 0.71. Chosen blocks, which are no parts of a loop then, 0.902 and 0.914.
+    """
+    return replace(config, loop_tile=SLOTS_OF_A_PAGE, warps=2, stages=3)
 
 
 def of_chunks(element_bytes: int, few: bool) -> TritonConfig:

@@ -26,6 +26,7 @@ from ..plan.dtypes import is_integer
 from ..plan.launch_facts import Facts
 from ..plan.queries import map_name, roots
 from ..plan.records import Accumulator, Kernel, Loop, Plan, Store
+from .column_halves import ColumnHalves
 from .default_config import carried_elements
 from .diagonal_sums import slots_name, write_slot
 from .loops import RangeWriter, Segment, by_columns, joined
@@ -50,6 +51,7 @@ class TritonKernelWriter:
     def __init__(self, kernel: Kernel, facts: Facts, skewing: Skewing):
         self.kernel, self.facts = kernel, facts
         self.sums: list = []
+        self.halves: dict[Loop, ColumnHalves] = {}
         self.signature = Signature(Names())
         self.tiles = TileWriter(kernel, facts, roots(kernel), self.signature, TRITON)
         self.lines, self.tiles.skewing = self.tiles.outer.lines, skewing
@@ -174,7 +176,8 @@ class TritonKernelWriter:
     # Loops
 
     def _loop(self, loop: Loop) -> None:
-        names = [self._start(state, loop) for state in loop.accumulators]
+        halves = self.halves[loop] = ColumnHalves.of(self.tiles, loop)
+        names = [self._start(state, loop) for state in self._states(loop)]
         pieces = self._pieces(loop, names)
         self.tiles.open_around({dim: self.tiles.names.fresh(str(dim)) for dim in loop.single})
         if not loop.tile:
@@ -187,11 +190,15 @@ class TritonKernelWriter:
         names = self._join_last(loop, pieces, body, names)
         if loop.outer:
             self.lines += self._around(loop, [*self.tiles.close_around(), *body], self._points(loop))
-        added = zip(loop.accumulators, names, strict=True)
+        added = zip(self._states(loop), names, strict=True)
         sums = [c for state, found in added if state.monoid in ADDED for c in found[state.gauge is not None :]]
         self.sums += [c for c in sums if c.dims and not is_integer(c.dtype)]
-        for state, components in zip(loop.accumulators, names, strict=True):
-            self._finish(state, components)
+        for number, (state, components) in enumerate(zip(loop.accumulators, names, strict=True)):
+            self._finish(state, halves.joined(self.tiles, number, components))
+
+    def _states(self, loop: Loop) -> tuple[Accumulator, ...]:
+        """The loop's accumulators as they are written."""
+        return self.halves[loop].loop.accumulators
 
     def _segments(self, ranges: RangeWriter) -> list[Segment]:
         """The runs of a loop's tiles."""
@@ -204,7 +211,7 @@ class TritonKernelWriter:
         """The totals of a loop that is read in pieces; None for one that has one piece, or none."""
         if not self.facts.piece or loop.part is not None or not loop.tile:
             return None
-        return PieceStates(self.tiles, loop, names, lambda state: self._components(state, loop))
+        return PieceStates(self.tiles, self.halves[loop].loop, names, lambda state: self._components(state, loop))
 
     def _join_last(
         self, loop: Loop, pieces: PieceStates | None, body: list[str], names: list[list[TileValue]]
@@ -264,7 +271,7 @@ class TritonKernelWriter:
         self.tiles.readable = self._kept(loop) if segment.guarded and not loop.finite_mask else None
         self._doubt(segment, ranges)
         guards = loop.guard.dims if loop.guard is not None else frozenset()
-        for state, components in zip(loop.accumulators, names, strict=True):
+        for state, components in zip(self._states(loop), names, strict=True):
             with self.tiles.writing(guards.union(*(value.dims for value in state.values))):
                 self._step(state, components, loop, guard)
         for store in self.kernel.written_by(loop):

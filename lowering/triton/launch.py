@@ -21,6 +21,7 @@ from ...egraph.forks import cached_property
 from ...egraph.terms.sizes import UnknownSize, resolve
 from ...egraph.terms.term import Tensor
 from ..analysis.contiguous_axes import runs_of
+from ..analysis.data_indices import blocks_of_tiles
 from ..codegen.signature import Source
 from ..launch.split_loops import (
     MERGED,
@@ -460,7 +461,8 @@ class Launcher:
 
 def _facts(kernel: Kernel, config: TritonConfig, values: dict, sizes: dict, device: torch.device) -> Facts:
     """What the text may know of these tensors and sizes; block maps are not in it."""
-    tiles = dict.fromkeys([*kernel.columns, *(loop.dim for loop in kernel.loops)], config.loop_tile)
+    loops = {loop.dim: config.loop_tile for loop in kernel.loops}
+    tiles = dict.fromkeys(kernel.columns, config.loop_tile) | loops
     tiles |= {kernel.rows: config.row_tile} if kernel.rows else {}
     even = frozenset(str(d) for d, tile in tiles.items() if _size(d.size, sizes) % tile == 0)
     extent = max(config.row_tile, config.loop_tile, MIN_REACH)
@@ -468,7 +470,8 @@ def _facts(kernel: Kernel, config: TritonConfig, values: dict, sizes: dict, devi
     wide = frozenset(n for (n, axis), c in reached if c * abs(values[n].stride(axis)) * extent >= INT32)
     machine = INTERPRETER if interpreter_wanted() else architecture(device)
     runs, rows_last = runs_of(roots(kernel), values), has_rows_last(kernel, config)
-    return Facts(even, wide, frozenset(), machine, runs, rows_last=rows_last)
+    blocks = blocks_of_tiles(kernel, loops)
+    return Facts(even, wide, frozenset(), machine, runs, rows_last=rows_last, blocks=blocks)
 
 
 def _integers(source: Source, values: dict, sizes: dict) -> tuple[int, ...]:

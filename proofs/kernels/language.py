@@ -185,11 +185,9 @@ def _cast(value, type_: Type, bitcast: bool = False):
 def _full(shape: Sequence[int], value, type_: Type):
     if not all(is_plain(extent) and extent.bit_count() == 1 for extent in shape):
         raise KernelFault("a tile's extent is no power of two")
-    shape = (1, *shape)
-    spread = lambda part: np.broadcast_to(part, shape)
-    if type_.is_real:
-        return exact.numbers(value).arranged(spread)
-    return np.full(shape, value, type_.numpy)
+    lone = (1,) * len(shape)
+    spread = lambda part: np.broadcast_to(np.reshape(part, (-1, *lone)), (np.size(part), *shape))  # of each program's
+    return exact.numbers(value).arranged(spread) if type_.is_real else spread(np.asarray(value, type_.numpy))
 
 
 def _where(condition, a, b):

@@ -5,7 +5,13 @@ import pytest
 from onepass.egraph.terms.ops import const, iota, load, maximum, minimum
 from onepass.egraph.terms.printing import show
 from onepass.egraph.terms.term import Dim, Tensor
-from onepass.lowering.analysis.data_indices import guarded_conditions, loads_by_data, place_conditions, reads_memory
+from onepass.lowering.analysis.data_indices import (
+    blocks_of_tiles,
+    guarded_conditions,
+    loads_by_data,
+    place_conditions,
+    reads_memory,
+)
 from tests.lowering.planning.test_inline_producers import planned
 from tests.support.pages import SPELLINGS, batch, plain
 
@@ -33,3 +39,10 @@ def test_a_kernel_tests_what_its_guards_may_drop():
     (loop,) = kernel.loops
     assert {node.attrs[0].name for node in loads_by_data(kernel, loop)} == {"kc", "vc"}
     assert len(set(guarded_conditions(kernel))) == 2
+
+
+@pytest.mark.parametrize("tile, blocks", [(1, {("j", 8)}), (8, {("j", 8)}), (16, set()), (3, set())])
+def test_tiles_lie_in_a_page_whose_slots_they_divide(tile, blocks):
+    (kernel,) = planned(SPELLINGS[0].function, plain(batch())).kernels
+    assert blocks_of_tiles(kernel, {kernel.loops[0].dim: tile}) == blocks
+    assert blocks_of_tiles(kernel, {}) == set()

@@ -13,7 +13,7 @@ from onepass.compiler.optimize import optimize_all
 from onepass.egraph.terms.ops import cast, const, iota, load, make
 from onepass.egraph.terms.term import Dim, Tensor
 from onepass.graph.trace import program_of
-from onepass.lowering.codegen.byte_conversions import HELPERS, MOVABLE, helper_of
+from onepass.lowering.codegen.byte_conversions import HELPERS, MOVABLE, centred_in_halves, helper_of
 from onepass.lowering.plan.launch_facts import INTERPRETER, Facts
 from onepass.lowering.triton.kernel import emit
 from onepass.proofs.kernels.instructions import same_values, values_of_bytes
@@ -32,9 +32,10 @@ def text_in(name):
 def right(name):
     """What float64 has for each byte."""
     name = name.removeprefix(MOVABLE)
-    if name.startswith("bits"):
+    if "bits" in name:
         lowest, count = map(int, re.findall(r"\d+", name)[:2])
-        return (BYTES >> lowest & ((1 << count) - 1)).double()
+        taken = 1 << (count - 1) if name.startswith("centred") else 0
+        return (BYTES >> lowest & ((1 << count) - 1)).double() - taken
     return BYTES.to(torch.uint8).view(getattr(torch, name.split("_to_")[0])).double()
 
 
@@ -84,6 +85,19 @@ def test_bits_of_a_byte_are_taken_together_with_the_conversion():
     for other in (mod(byte, 3), mod(cast(bytes_of("int8"), "int64"), 16), floordiv(byte, 512), byte + byte):
         assert name_of(other) is None
     assert name_of(byte, "float32") is None
+
+
+def test_half_of_the_range_is_taken_away_with_the_conversion():
+    byte = cast(bytes_of("uint8"), "int64")
+    less = lambda number, taken, half="bfloat16": cast(cast(number, half), "float32") - const(float(taken))
+    name_of = lambda number, half="bfloat16": (helper_of(cast(number, half), "sm_90") or (None,))[0]
+    assert name_of(less(mod(byte, 16), 8)) == "centred_bits_0_4_to_bfloat16"
+    assert name_of(cast(floordiv(byte, 16), "float32") - const(8.0), "float16") == "centred_bits_4_4_to_float16"
+    assert name_of(less(byte, 128)) == "centred_bits_0_8_to_bfloat16"
+    for other in (less(mod(byte, 16), 7), less(byte, 8), less(cast(bytes_of("int8"), "int64"), 128)):
+        assert name_of(other) is None
+    assert centred_in_halves(less(mod(byte, 16), 8)) is cast(less(mod(byte, 16), 8), "bfloat16")
+    assert centred_in_halves(cast(mod(byte, 16), "float32") - const(8.0)) is None
 
 
 def attention(q, k, v):

@@ -75,12 +75,14 @@ def packed_attention(q, k, v):
 
 
 @pytest.mark.parametrize("rows_last", [False, True])
-def test_keys_of_two_numbers_a_byte_are_two_products_where_rows_stand_last(rows_last):
-    """Else both kinds of columns are put side by side first, as they are of values, which are no sum over columns."""
+def test_two_numbers_a_byte_are_two_products_where_rows_stand_last(rows_last):
+    """Else both kinds of columns are put side by side first."""
     bytes_ = [torch.zeros(2, 64, 32, dtype=torch.uint8) for _ in range(2)]
     given = [torch.zeros(2, 4, 64, dtype=torch.bfloat16), *bytes_]
     plan = optimize_all(translate(program_of(packed_attention, *given)).results).plan
     text = emit(plan.kernels[0], plan, Facts(frozenset("j"), machine="sm_90", rows_last=rows_last)).text
-    assert text.count("tl.join(") == (1 if rows_last else 2)
-    assert text.count("summed_bits_4_4_to_bfloat16(k_tile") == rows_last
-    assert text.count("tl.dot(") == (3 if rows_last else 2)
+    assert text.count("summed_centred_bits_4_4_to_bfloat16(k_tile") == rows_last
+    assert text.count("tl.dot(") == (4 if rows_last else 2)
+    joined = [line for line in text.splitlines() if "tl.join(" in line]
+    assert len(joined) == (1 if rows_last else 2)
+    assert all(line.startswith("    columns = " if rows_last else "        ") for line in joined)  # behind, in the loop

@@ -230,6 +230,30 @@ def test_programs_that_fill_the_registers_have_fewer_parts():
     assert (parts(512), parts(128)) == (2, 4)
 
 
+def test_few_rows_of_wide_values_have_fewer_parts():
+    """32 programs of 16 rows: where a part stores as much as it reads in a step, one is on a multiprocessor at once."""
+
+    def parts(width: int) -> int:
+        term, output, order = attention(rows=16, columns=4096, batch=32, heads=1, width=width)
+        (kernel,) = plan_stores([Store(term, output, order)]).kernels
+        return wanted_chunks(kernel, of_few_rows(width, 2), {}, 132, 1.0)
+
+    assert (parts(512), parts(256)) == (4, 8)
+    assert (of_few_rows(512, 2).stages, of_few_rows(256, 2).stages) == (3, 2)
+
+
+@pytest.mark.parametrize(
+    "parts, width, tile, warps", [(4, 128, 4, 1), (3, 128, 4, 1), (8, 128, 8, 2), (4, 512, 4, 4), (2, 64, 2, 1)]
+)
+def test_states_are_merged_in_one_step_by_as_many_warps_as_have_work(parts, width, tile, warps):
+    term, output, order = attention(rows=1, columns=4096, width=width)
+    run = Launcher(plan_stores([Store(term, output, order)]), TritonConfig(16, 64, 4, 1, parts))
+    (first, last), sizes = run._stages({}, torch.device("cpu"))
+    found = run.config(last, sizes, torch.device("cpu"))
+    assert last.name == f"{first.name.removesuffix('_parts')}_merged"
+    assert (found.loop_tile, found.warps) == (tile, warps)
+
+
 def test_loops_whose_length_is_data_are_shared_out():
     """One sequence of 65536 keys among short ones was on one program a head; 32 x 8 programs fill the device."""
     assert chunks_of(32, 65536) == 1

@@ -148,7 +148,22 @@ def test_bytes_for_few_rows_are_read_by_small_programs(kind, paged, expected):
     assert default_for(kernel, "sm_90") == TritonConfig(64, 64, 4, 3)
 
 
-@pytest.mark.parametrize("width, packed, keys", [(128, False, 16), (128, True, 32), (64, False, 32), (16, False, 64)])
+@pytest.mark.parametrize("slots, tile", [(64, 64), (32, 128), (128, 128)])
+def test_pages_up_to_a_length_are_tiles_where_a_tile_would_be_two(slots, tile):
+    def attention(q, k, v, table, length):
+        k, v = (x[table].flatten(0, 1).transpose(0, 1) for x in (k, v))
+        hidden = torch.arange(k.shape[1]) >= length[:, None, None]
+        return (q @ k.mT).masked_fill(hidden, -math.inf).softmax(-1) @ v
+
+    k, v = (torch.zeros(8, slots, 2, 128, dtype=torch.bfloat16) for _ in range(2))
+    given = [torch.zeros(2, 1, 128, dtype=torch.bfloat16), k, v, torch.arange(8), torch.tensor([9, 20])]
+    (kernel,) = optimize_all(translate(program_of(attention, *given)).results).plan.kernels
+    found = default_for(kernel, "sm_90", 1)
+    assert found == TritonConfig(16, tile, 2 if tile == 64 else 4, 3 if tile == 64 else 2)
+    assert default_for(kernel, "sm_90", 64) == TritonConfig(64, 64, 4, 3)
+
+
+@pytest.mark.parametrize("width, packed, keys", [(128, False, 16), (128, True, 16), (64, False, 32), (16, False, 64)])
 def test_tiles_of_bytes_whose_rows_stand_last_are_of_one_size(width, packed, keys):
     def attention(q, k, v):
         unpacked = (torch.stack([x & 15, x >> 4], -1).flatten(-2) if packed else x for x in (k, v))

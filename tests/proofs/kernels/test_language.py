@@ -39,6 +39,13 @@ def test_an_undefined_number_is_kept_only_where_the_text_says_it():
     assert FUNCTIONS["max"](a, axis=0).shadow.tolist() == [1]
 
 
+def test_a_tile_is_filled_with_each_program_s_own_number():
+    floats = FUNCTIONS["full"]([2, 4], exact.of_floats([1.0, 2.0, 3.0]), Type("float32"))
+    whole = FUNCTIONS["full"]([4], np.arange(3), Type("int32"))
+    assert floats.shadow.shape == (3, 2, 4) and floats.shadow[:, 1, 3].tolist() == [1, 2, 3]
+    assert whole.tolist() == [[n] * 4 for n in range(3)] and FUNCTIONS["full"]([4], 7, Type("int32")).shape == (1, 4)
+
+
 def test_what_the_language_refuses():
     tile = exact.of_floats(np.zeros((1, 4, 8)))
     for call in (
