@@ -216,9 +216,11 @@ def _takes_most_of(least: float, seconds: float) -> bool:
 
 
 def _least(found: _Found, launches: int) -> list[float]:
-    """Seconds of so many launches that move each byte of inputs and results once, with each of the sizes."""
-    together = TIMING.launch + (launches - 1) * TIMING.next_launch
-    return [together + needed / H200.memory_bytes for needed in found.needed]
+    """Seconds of so many launches that move each byte of inputs and results once, with each of the sizes.
+
+    Each counts as one by itself: of plans as short as that, estimates say too little.
+    """
+    return [launches * TIMING.launch + needed / H200.memory_bytes for needed in found.needed]
 
 
 def _multiplied_seconds(
