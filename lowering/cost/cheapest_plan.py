@@ -1,10 +1,10 @@
-"""The plan that the estimates call fastest, among those with other rows, and those that store other parts.
+"""The plan that the estimates call fastest, among those that store other parts, and those with other rows.
 
 Two laws stand behind it: a stored value is the value, `read(store(x)) = x`, and the tiles of any dim are all of its
-places. So each choice gives a plan of the same results, and the planner cuts it as ever. Of the parts that may be
-stored, sets of up to three are tried; those that could not pay, by the bytes that they move, are not planned. Then rows
-are changed kernel by kernel, as long as that pays. A plan is only taken where the estimate is lower by more than its
-own error. Example: 64 sequences that share a prefix of 16384 keys read it once, by a kernel with the sequences as rows.
+places. So each choice gives a plan of the same results. There is one mechanism: plans with one choice changed, of which
+the fastest is taken, if its estimate is lower by more than its own error. First sets of up to three parts are stored as
+well, then parts that the planner stores to save time are not, then rows change kernel by kernel. Example: 64 sequences
+that share a prefix of 16384 keys read it once, by a kernel with the sequences as rows.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from ..plan.device import H200
 from ..plan.records import Alternative, Kernel, NotPlannable, Plan, Store
 from ..plan.thresholds import MAX_STORED_BYTES
 from ..planning.planner import plan_with, prepared
-from ..planning.planning_state import ChosenRows, Planning, dims_of_results
+from ..planning.planning_state import FIRST_GUESS, ChosenRows, PlanChoice, Planning, dims_of_results
 from ..triton.kernel import emit
 from .candidates import Candidate, candidates, in_order, stored_bytes
 from .kernel_cost import TIMING, UNITS
-from .plan_cost import KernelEstimate, plan_estimate
+from .plan_cost import KernelEstimate, plan_estimate, total_seconds
 
 LEAST_GAIN = 1.15  # of an estimate over another one; the estimates' median error is 9 %
 MAX_CANDIDATES_TOGETHER = 3
-MAX_CHANGES_OF_ROWS = 4  # one after the other
-LAUNCHES_OF_SHORT_PLANS = 3  # whose rows are not changed: their estimates are off by up to a factor of two
-MAX_PLANS = 24  # that are tried; each takes some 10 to 40 ms,
-MAX_NODES = 3000  # and the larger the terms are, the fewer: of all plans together, about a second
+MAX_STEPS = 4  # one after the other
+LAUNCHES_OF_SHORT_PLANS = 2.5  # of which only candidates are stored: their estimates are off by up to a factor of two
+MAX_PLANS = 12  # that are tried with one kind of change; each takes some 10 to 40 ms,
+MAX_NODES = 1500  # and the larger the terms are, the fewer: of all plans together, about a second
 MULTIPLIED = H200.tensor_flops / (2 * H200.lanes)  # times that multiply-adds take of products of matrices
 NOMINAL_SIZES = (128, 1024, 8192)  # of every symbol; a plan has to be faster with each
 
@@ -49,11 +49,12 @@ def cheapest_plan(stores: Sequence[Store], derivation: Sequence[str] = (), refer
     """
     first = prepared(stores, references=references)
     own = plan_with(first, derivation)
-    prepare = lru_cache(MAX_PLANS)(lambda rows: prepared(stores, references=references, rows=rows) if rows else first)
+    given = lambda rows: prepared(stores, references=references, choice=PlanChoice(rows=rows)) if rows else first
     try:
-        search = _Search(prepare, _nominal(first))
-        start = search.estimated(own)
-        found = search.with_rows(search.with_stores(start))
+        search = _Search(lru_cache(MAX_PLANS)(given), _nominal(first))
+        found = start = search.estimated(own, FIRST_GUESS)
+        for changes, steps in ((search.stores, 1), (search.computations, MAX_STEPS), (search.rows, MAX_STEPS)):
+            found = search.improved(found, changes, steps)
     except (UnknownSize, TermError, NotPlannable):
         return own
     plan = own if found is start else _with_note(replace(found.plan, derivation=own.derivation), start, found)
@@ -65,20 +66,26 @@ class _Found:
     """A plan and what was chosen for it. estimates: with each of the sizes, of each kernel, what its launches take."""
 
     plan: Plan
+    choice: PlanChoice
     estimates: tuple[tuple[tuple[KernelEstimate, ...], ...], ...]
-    rows: ChosenRows = ()
-    stored: tuple[Term, ...] = ()
 
     @cached_property
     def seconds(self) -> tuple[float, ...]:
         """With each of the sizes, the time of all launches."""
-        every = (chain.from_iterable(kernels) for kernels in self.estimates)
-        return tuple(sum(one.estimate.seconds for one in launches) for launches in every)
+        return tuple(total_seconds([*chain.from_iterable(kernels)]) for kernels in self.estimates)
 
     @cached_property
     def needed(self) -> tuple[float, ...]:
         """With each of the sizes, the bytes that each plan of these results moves at least."""
         return tuple(_moved_at_least(self.plan, chain.from_iterable(kernels)) for kernels in self.estimates)
+
+    @cached_property
+    def has_texts(self) -> bool:
+        """Whether each kernel can be written. Example: a product of float32 with a batch inside of a tile cannot."""
+        try:
+            return all(emit(kernel, self.plan) for kernel in self.plan.kernels)
+        except NotPlannable:
+            return False
 
     def share_of(self, other: _Found) -> float:
         """Its time in times of the other's; with several sizes the worst of them."""
@@ -90,71 +97,88 @@ class _Found:
 
 
 class _Search:
-    """Plans of some results by what is chosen, each estimated with some sizes. `tried` are all of them."""
+    """Plans of some results by what is chosen, each estimated with some sizes. `tried` are all of them.
+
+    A step tries plans that differ from the one found so far in one choice, and takes the fastest that pays.
+    """
 
     def __init__(self, prepare: Callable[[ChosenRows], Planning], sizes: Sequence[Mapping[str, int]]):
         self._prepare, self._sizes = prepare, sizes
+        self._estimates: dict[Kernel, list[tuple[KernelEstimate, ...]]] = {}  # with each of the sizes
         self.tried: list[_Found] = []
 
-    def estimated(self, plan: Plan, rows: ChosenRows = (), stored: tuple[Term, ...] = ()) -> _Found:
+    def estimated(self, plan: Plan, choice: PlanChoice) -> _Found:
         """The plan with its estimates. Raises NotPlannable, UnknownSize, TermError."""
-        alone = [replace(plan, kernels=(kernel,)) for kernel in plan.kernels]
-        return _Found(plan, tuple(tuple(plan_estimate(p, sizes) for p in alone) for sizes in self._sizes), rows, stored)
+        for kernel in (kernel for kernel in plan.kernels if kernel not in self._estimates):
+            alone = replace(plan, kernels=(kernel,))
+            self._estimates[kernel] = [plan_estimate(alone, sizes) for sizes in self._sizes]
+        return _Found(plan, choice, tuple(zip(*(self._estimates[kernel] for kernel in plan.kernels), strict=True)))
+
+    def improved(self, found: _Found, changes: Callable[[_Found], Iterable[PlanChoice]], steps: int) -> _Found:
+        """The plan after so many steps by these changes, or as long as one pays.
+
+        Of plans that estimates cannot tell from the fastest, a step takes the one of the fewest kernels.
+        """
+        most = len(self.tried) + self._most_plans
+        for _ in range(steps):
+            plans = filter(None, map(self._planned, islice(changes(found), max(0, most - len(self.tried)))))
+            better = sorted((one for one in plans if one.pays(found)), key=lambda one: one.share_of(found))
+            fastest = next((one for one in better if one.has_texts), None)
+            if fastest is None:
+                break
+            alike = (one for one in better if not fastest.pays(one) and one.has_texts)
+            found = min(alike, key=lambda one: len(one.plan.kernels))
+        return found
 
     def others(self, taken: _Found) -> Iterator[Alternative]:
         """What was tried and not taken."""
         for one in self.tried:
             if one.plan is not taken.plan:
-                rows = tuple(f"rows {d} for results over {', '.join(map(str, sorted(over)))}" for over, d in one.rows)
-                yield Alternative(one.stored, one.share_of(taken), rows)
+                rows = (f"rows {d} for results over {', '.join(map(str, sorted(over)))}" for over, d in one.choice.rows)
+                computed = in_order(one.choice.computed, self._prepare(one.choice.rows).terms)
+                yield Alternative(one.choice.stored, one.share_of(taken), tuple(rows), computed)
 
-    def with_rows(self, found: _Found) -> _Found:
-        """The plan with the rows of one kernel after the other changed, as long as that pays."""
-        for _ in range(MAX_CHANGES_OF_ROWS):
-            changes = islice(self._changes_of_rows(found), self._most_plans)
-            plans = filter(None, (self._planned(rows, found.stored) for rows in changes))
-            better = sorted((one for one in plans if one.pays(found)), key=lambda one: one.share_of(found))
-            taken = next((one for one in better if _has_texts(one.plan)), None)
-            if taken is None:
-                break
-            found = taken
-        return found
+    # What is changed: each gives choices that could pay
 
-    def _changes_of_rows(self, found: _Found) -> Iterator[ChosenRows]:
-        """For each kernel, other rows with which it could take less time."""
-        short = LAUNCHES_OF_SHORT_PLANS * TIMING.launch
-        if any(max(least, short) * LEAST_GAIN >= s for least, s in zip(_least(found, 1), found.seconds, strict=True)):
+    def stores(self, found: _Found) -> Iterator[PlanChoice]:
+        """Sets of candidates that are stored as well, small ones first.
+
+        Where loops keep numbers alone, as over one product, they keep its scores out of memory: no scores are stored.
+        """
+        planning = self._prepare(found.choice.rows)
+        pays = lambda chosen: self._could_pay(found, chosen)
+        if not pays(()):
             return
-        for kernel, launches in zip(found.plan.kernels, found.estimates[-1], strict=True):
+        single = [one for one in candidates(planning.terms, planning.held_limit) if pays((one,))]
+        numbers = all(map(keeps_numbers, found.plan.kernels))
+        single = [one for one in single if not (numbers and any(map(_has_scores, one)))]
+        for count in range(1, MAX_CANDIDATES_TOGETHER + 1):
+            for chosen in filter(pays, combinations(single, count)):
+                yield replace(found.choice, stored=in_order(chain.from_iterable(chosen), planning.terms))
+
+    def computations(self, found: _Found) -> Iterator[PlanChoice]:
+        """Each set of terms that a cut stores to save time, computed with the rest instead."""
+        for terms in found.plan.saving if self._could_change(found) else ():
+            yield replace(found.choice, computed=found.choice.computed | {*terms})
+
+    def rows(self, found: _Found) -> Iterator[PlanChoice]:
+        """For each kernel, other rows with which it could take less time."""
+        changed = zip(found.plan.kernels, found.estimates[-1], strict=True) if self._could_change(found) else ()
+        for kernel, launches in changed:
             dims = dims_of_results(kernel.stores)
             for rows in sorted(dims - {kernel.rows}):
                 least = _multiplied_seconds(kernel, rows, launches, self._sizes[-1])
                 if not _takes_most_of(least, found.seconds[-1]):
-                    yield (*(pair for pair in found.rows if pair[0] != dims), (dims, rows))
+                    others = (pair for pair in found.choice.rows if pair[0] != dims)
+                    yield replace(found.choice, rows=(*others, (dims, rows)))
 
-    def with_stores(self, found: _Found) -> _Found:
-        """The plan that stores what pays most, or the given one."""
-        best = found
-        for chosen in islice(self._combinations(found), self._most_plans):
-            parts = in_order((term for one in chosen for term in one), self._prepare(found.rows).terms)
-            one = self._planned(found.rows, parts)
-            if one is not None and one.pays(found) and one.share_of(best) < 1 and _has_texts(one.plan):
-                best = one
-        return best
-
-    def _combinations(self, found: _Found) -> Iterator[tuple[Candidate, ...]]:
-        """Sets of candidates that could pay, small ones first.
-
-        Where loops keep numbers alone, as over one product, they keep its scores out of memory: no scores are stored.
+    def _could_change(self, found: _Found) -> bool:
+        """Whether another plan of about as many launches could be faster. Estimates of plans as short as launches say
+        too little.
         """
-        planning = self._prepare(found.rows)
-        pays = lambda chosen: self._could_pay(found, chosen)
-        if pays(()):
-            single = [one for one in candidates(planning.terms, planning.held_limit) if pays((one,))]
-            numbers = all(map(keeps_numbers, found.plan.kernels))
-            single = [one for one in single if not (numbers and any(map(_has_scores, one)))]
-            for count in range(1, MAX_CANDIDATES_TOGETHER + 1):
-                yield from filter(pays, combinations(single, count))
+        short = LAUNCHES_OF_SHORT_PLANS * TIMING.launch
+        pairs = zip(_least(found, 1), found.seconds, strict=True)
+        return not any(_takes_most_of(max(least, short), seconds) for least, seconds in pairs)
 
     def _could_pay(self, found: _Found, chosen: Sequence[Candidate]) -> bool:
         """Whether these candidates take little memory, and two launches that move each byte once could be faster."""
@@ -167,13 +191,13 @@ class _Search:
                 return False
         return True
 
-    def _planned(self, rows: ChosenRows, stored: tuple[Term, ...]) -> _Found | None:
+    def _planned(self, choice: PlanChoice) -> _Found | None:
         """The plan with these choices; None if it has none, or does not read what it stores."""
         try:
-            plan = plan_with(self._prepare(rows), chosen=stored)
-            if stored and not _reads_its_parts(plan):
+            plan = plan_with(self._prepare(choice.rows), choice=choice)
+            if choice.stored and not _reads_its_parts(plan):
                 return None
-            found = self.estimated(plan, rows, stored)
+            found = self.estimated(plan, choice)
         except NotPlannable:
             return None
         self.tried.append(found)
@@ -181,7 +205,7 @@ class _Search:
 
     @cached_property
     def _most_plans(self) -> int:
-        """How many plans one step of the search tries: the larger the terms, the fewer."""
+        """How many plans are tried with one kind of change: the larger the terms, the fewer."""
         nodes = len({node for term in self._prepare(()).terms for node in subterms(term)})
         return max(1, min(MAX_PLANS, MAX_NODES // nodes))
 
@@ -192,7 +216,10 @@ def _takes_most_of(least: float, seconds: float) -> bool:
 
 
 def _least(found: _Found, launches: int) -> list[float]:
-    """Seconds of so many launches that move each byte of inputs and results once, with each of the sizes."""
+    """Seconds of so many launches that move each byte of inputs and results once, with each of the sizes.
+
+    Each counts as one by itself: of plans as short as that, estimates say too little.
+    """
     return [launches * TIMING.launch + needed / H200.memory_bytes for needed in found.needed]
 
 
@@ -243,16 +270,9 @@ def _reads_its_parts(plan: Plan) -> bool:
     return bool(parts) and parts <= {tensor for kernel in plan.kernels for tensor in kernel.inputs}
 
 
-def _has_texts(plan: Plan) -> bool:
-    """Whether each kernel can be written. Example: a product of float32 with a batch inside of a tile has no text."""
-    try:
-        return all(emit(kernel, plan) for kernel in plan.kernels)
-    except NotPlannable:
-        return False
-
-
 def _with_note(plan: Plan, start: _Found, found: _Found) -> Plan:
     """The plan with a sentence that names both estimates."""
-    chosen = " and ".join((["rows"] if found.rows else []) + (["what is stored"] if found.stored else []))
+    changed = {"rows": found.choice.rows, "what is stored": found.choice.stored or found.choice.computed}
+    chosen = " and ".join(what for what, choice in changed.items() if choice)
     own, mine = (f"{1e3 * one.seconds[-1]:.2g} ms" for one in (start, found))
     return replace(plan, notes=(*plan.notes, f"{chosen} chosen by estimated time: {mine} instead of {own}"))

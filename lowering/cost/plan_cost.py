@@ -5,7 +5,7 @@ Example: on an H200 causal attention of (4, 32, 4096, 64) is one kernel of about
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ...egraph.terms.sizes import UnknownSize, resolve
@@ -19,7 +19,7 @@ from ..plan.kernel_config import TritonConfig
 from ..plan.records import Kernel, NotPlannable, Plan
 from ..schedule.kernel_time import Config, Sizes
 from ..triton.default_config import cut_to_sizes, default_for, of_few_rows, widest
-from .kernel_cost import Estimate, estimate
+from .kernel_cost import TIMING, Estimate, estimate
 
 ARCHITECTURE = "sm_90"
 
@@ -65,6 +65,12 @@ def described(plan: Plan, kernel: Kernel, sizes: Sizes | None = None, device: Ho
     if longest.bound == "launch":
         return f"{total} on an {device.name}{every}, most of it the launch"
     return f"{total} on an {device.name}{every}, bound by {longest.bound} ({peak} at peak rate)"
+
+
+def total_seconds(launches: Sequence[KernelEstimate]) -> float:
+    """The time of launches one after the other: all but the first are launched while another one runs."""
+    hidden = (TIMING.launch - TIMING.next_launch) * max(0, len(launches) - 1)
+    return sum(one.estimate.seconds for one in launches) - hidden
 
 
 def seconds(plan: Plan, sizes: Sizes | None = None, device: HopperGpu = H200) -> float | None:

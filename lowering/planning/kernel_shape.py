@@ -49,7 +49,7 @@ def with_new_shape(planning: Planning) -> Planning:
 
 def kernel_shape(stores: Sequence[Store], planning: Planning) -> KernelShape:
     """The shape of one kernel with all of these stores."""
-    return _shape(tuple(stores), planning.held_limit, planning.rows)
+    return _shape(tuple(stores), planning.held_limit, planning.choice.rows)
 
 
 @lru_cache(512)

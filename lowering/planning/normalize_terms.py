@@ -85,27 +85,24 @@ def halve_sums(planning: Planning) -> Planning:
     """
     for store in planning.stores:
         while by_distance := distance_cut_of(planning.stores[planning.index(store.output.name)], planning.part_name):
-            half, place = by_distance.half, len(planning.halves)
+            half, place = by_distance.half, _halves(planning)
             planning = planning.with_part(half, place, f"[{show(half.places[-1])}]", "sums along diagonals")
-            planning = replace(planning, halves=(*planning.halves, half.output.name))
             planning = planning.with_replaced({store.output.name}, {by_distance.root: by_distance.made(half.output)})
     while found := next(_cuts(planning), None):
         name, cut = found
-        planning, read = _with_half(planning, cut.part, cut.dims, "has the loop of another sum")
+        planning, read = planning.with_load(cut.part, _halves(planning), "has the loop of another sum", cut.dims)
         rest = cut.rest
         if cut.apart:
-            planning, read = _with_half(planning, sum_over(rest[0], read), cut.dims, "is a sum of too many sums")
+            longest = sum_over(rest[0], read)
+            planning, read = planning.with_load(longest, _halves(planning), "is a sum of too many sums", cut.dims)
             rest = rest[1:]
         planning = planning.with_replaced({name}, {cut.root: Nest(rest, (), read).sum(rest)})
     return planning
 
 
-def _with_half(planning: Planning, part: Term, order: tuple[Dim, ...], why: str) -> tuple[Planning, Term]:
-    """The part as a store before all results, behind the other halves, and the load that reads it."""
-    after, read = planning.with_stored(part, len(planning.halves), why, order)
-    if after is planning:
-        return planning, read
-    return replace(after, halves=(*after.halves, read.attrs[0].name)), read
+def _halves(planning: Planning) -> int:
+    """How many halves are stored, before all results."""
+    return len(planning.stores) - len(planning.results)
 
 
 def _cuts(planning: Planning) -> Iterator[tuple[str, Cut]]:

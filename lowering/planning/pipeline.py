@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -25,15 +25,7 @@ from .build_loops import (
     share_totals,
 )
 from .inline_producers import inline_producers, write_pairs_in_loops
-from .kernel_cuts import (
-    reuse_parts,
-    round_stored_sums,
-    store_blocking_products,
-    store_chosen,
-    store_cross_batch_scores,
-    store_nested_loops,
-    store_row_invariants,
-)
+from .kernel_cuts import round_stored_sums, store_chosen, store_parts
 from .kernel_shape import choose_kernel_shape, with_new_shape
 from .normalize_terms import (
     halve_sums,
@@ -49,28 +41,25 @@ from .normalize_terms import (
 )
 from .planning_state import Planning
 from .reshape_dims import group_rows, merge_value_dims
-from .tabulate_lookups import tabulate_lookups, tabulate_relative_values
 from .verify import verify
 
 PRINT_PASSES = "ONEPASS_PRINT_PLAN_PASSES"
 BEFORE_CUTS, FROM_CUTS = ("terms", "shape"), ("cuts", "kernels")  # stages
 STAGES = (*BEFORE_CUTS, *FROM_CUTS)
-AT_ONCE, RESULT, STORE = "all stores at once", "each result", "each store"  # scopes of passes
 
 
 @dataclass(frozen=True)
 class PlanPass:
     """One pass. `run` makes the next state; `invariant` says what holds after it, where its conditions on sizes apply.
 
-    scope: what one run works on. A pass over each result or each store runs on the store in `planning.focus`, until it
-    changes nothing; the stores that it adds go through all passes over each store first.
+    each_store: a run works on the store in `planning.focus`, until it changes nothing; then on the stores that it adds.
     """
 
     name: str
     stage: str
     run: Callable[[Planning], Planning]
     invariant: str
-    scope: str = AT_ONCE
+    each_store: bool = False
 
 
 PASSES = (
@@ -87,14 +76,8 @@ PASSES = (
     PlanPass("group_rows", "shape", group_rows, "rows for which a loop reads the same are rows of one tile"),
     PlanPass("merge_value_dims", "shape", merge_value_dims, "values have one dim where a tile holds them"),
     PlanPass("choose_kernel_shape", "shape", choose_kernel_shape, "each store has rows, held dims and a grid"),
-    PlanPass("store_chosen", "cuts", store_chosen, "what was chosen by cost is stored", RESULT),
-    PlanPass("tabulate_lookups", "cuts", tabulate_lookups, "no loop does again what a table has", RESULT),
-    PlanPass("store_cross_batch_scores", "cuts", store_cross_batch_scores, "scores and values have one batch", RESULT),
-    PlanPass("store_nested_loops", "cuts", store_nested_loops, "no loop depends on a loop around it", STORE),
-    PlanPass("store_blocking_products", "cuts", store_blocking_products, "no product takes rows from a tile", STORE),
-    PlanPass("store_row_invariants", "cuts", store_row_invariants, "each loop depends on the rows", STORE),
-    PlanPass("tabulate_relative_values", "cuts", tabulate_relative_values, "values of i - j are stored", STORE),
-    PlanPass("reuse_parts", "cuts", reuse_parts, "what is stored is not computed again"),
+    PlanPass("store_chosen", "cuts", store_chosen, "what was chosen by cost is stored"),
+    PlanPass("store_parts", "cuts", store_parts, "what no kernel can compute with the rest is stored", True),
     PlanPass("round_stored_sums", "cuts", round_stored_sums, "no sum keeps bits that the program rounds away"),
     PlanPass("group_stores", "kernels", group_stores, "each store has a kernel"),
     PlanPass("build_loops", "kernels", build_loops, "each long reduction is in a loop"),
@@ -110,12 +93,12 @@ PASSES = (
 def run_passes(planning: Planning, stages: Collection[str] = STAGES) -> Planning:
     """The state after all passes of these stages, each stage verified. Raises NotPlannable for what has no plan."""
     for stage, passes in groupby((one for one in PASSES if one.stage in stages), key=lambda one: one.stage):
-        for scope, group in groupby(passes, key=lambda one: one.scope):
-            if scope == AT_ONCE:
-                for one in group:
-                    planning = _run(one, planning)
+        for one in passes:
+            if one.each_store:
+                for name in [store.output.name for store in planning.stores]:
+                    planning = _run_on_store(one, planning, name)
             else:
-                planning = _run_on_results(tuple(group), planning)
+                planning = _run(one, planning)
         verify(planning, stage)
     return planning
 
@@ -137,22 +120,14 @@ def _run(one: PlanPass, planning: Planning) -> Planning:
     return after
 
 
-def _run_on_results(passes: Sequence[PlanPass], planning: Planning) -> Planning:
-    for name in (*planning.halves, *planning.results):
-        planning = _run_on_store(passes, planning, name)
+def _run_on_store(one: PlanPass, planning: Planning, name: str) -> Planning:
+    """The pass on one store until it changes nothing. A store that it adds is finished before the pass goes on."""
+    planning = with_new_shape(replace(planning, focus=name))
+    while (after := _run(one, planning)) is not planning:
+        for added in _added(planning, after):
+            after = _run_on_store(one, after, added)
+        planning = with_new_shape(replace(after, focus=name))
     return replace(planning, focus="")
-
-
-def _run_on_store(passes: Sequence[PlanPass], planning: Planning, name: str) -> Planning:
-    """Each pass on one store until it changes nothing. A store that it adds is finished before the pass goes on."""
-    for one in passes:
-        planning = with_new_shape(replace(planning, focus=name, pending=()))
-        while (after := _run(one, planning)) is not planning:
-            pending = after.pending
-            for added in _added(planning, after):
-                after = _run_on_store([p for p in PASSES if p.scope == STORE], after, added)
-            planning = replace(after, focus=name, pending=pending)
-    return planning
 
 
 def _added(before: Planning, after: Planning) -> list[str]:

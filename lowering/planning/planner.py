@@ -14,7 +14,7 @@ from ...egraph.terms.traversal import subterms, tensors
 from ..plan.records import NotPlannable, Plan, Store
 from ..plan.thresholds import MAX_RESIDENT_ELEMENTS
 from .pipeline import BEFORE_CUTS, FROM_CUTS, run_passes
-from .planning_state import ChosenRows, Planning
+from .planning_state import FIRST_GUESS, PlanChoice, Planning
 
 
 def build_plan(
@@ -49,21 +49,18 @@ def prepared(
     stores: Sequence[Store],
     held: int = MAX_RESIDENT_ELEMENTS,
     references: Sequence[Term] = (),
-    rows: ChosenRows = (),
+    choice: PlanChoice = FIRST_GUESS,
 ) -> Planning:
-    """What planning knows before anything is cut: normalised terms with shapes. Raises NotPlannable.
-
-    rows: those of kernels whose results have these dims; others have the planner's first guess.
-    """
+    """What planning knows before anything is cut: normalised terms with shapes. Raises NotPlannable."""
     for store in stores:
         _refuse(store.term, store.output, store.order)
-    planning = Planning.of(stores, references or [store.term for store in stores], held, rows)
+    planning = Planning.of(stores, references or [store.term for store in stores], held, choice)
     return run_passes(planning, BEFORE_CUTS)
 
 
-def plan_with(planning: Planning, derivation: Sequence[str] = (), chosen: Sequence[Term] = ()) -> Plan:
-    """The plan of what is prepared. chosen: terms that it stores, beside those that it has to. Raises NotPlannable."""
-    done = run_passes(replace(planning, chosen=tuple(chosen)), FROM_CUTS)
+def plan_with(planning: Planning, derivation: Sequence[str] = (), choice: PlanChoice | None = None) -> Plan:
+    """The plan of what is prepared. choice: with the rows that it was prepared for. Raises NotPlannable."""
+    done = run_passes(planning if choice is None else replace(planning, choice=choice), FROM_CUTS)
     return Plan(
         kernels=done.kernels,
         inputs=tuple(dict.fromkeys(t for store in done.given for t in tensors(store.term))),
@@ -72,6 +69,7 @@ def plan_with(planning: Planning, derivation: Sequence[str] = (), chosen: Sequen
         notes=done.notes,
         plan_passes=done.plan_passes,
         shape_reasons=done.shape_reasons,
+        saving=done.saving,
     )
 
 

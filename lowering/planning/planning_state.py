@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 
 from ...egraph.terms.ops import iota, load
 from ...egraph.terms.term import Dim, Tensor, Term
-from ...egraph.terms.traversal import tensors
+from ...egraph.terms.traversal import rename_dims, substitute, subterms, tensors
 from ..plan.records import Kernel, Store
-from ..plan.term_edits import replace_from_above, with_fresh_bound_dims
+from ..plan.term_edits import renaming, replace_from_above, with_fresh_bound_dims
 
 # Rows chosen by cost: for the dims that the results of a kernel have, which of them are its rows.
 ChosenRows = tuple[tuple[frozenset[Dim], Dim], ...]
@@ -22,6 +22,19 @@ ChosenRows = tuple[tuple[frozenset[Dim], Dim], ...]
 def dims_of_results(stores: Iterable[Store]) -> frozenset[Dim]:
     """The dims by which `ChosenRows` knows the kernel with these stores."""
     return frozenset(d for store in stores for d in store.order)
+
+
+@dataclass(frozen=True)
+class PlanChoice:
+    """What a plan does otherwise than by its first guess. Whatever it is, the plan's results are the same.
+
+    stored: terms that are stored as well, each before the terms that it contains. computed: terms that a cut would
+    store to save time, and that are not. rows: for results with some dims, the rows of their kernel.
+    """
+
+    stored: tuple[Term, ...] = ()
+    computed: frozenset[Term] = frozenset()
+    rows: ChosenRows = ()
 
 
 @dataclass(frozen=True)
@@ -37,6 +50,27 @@ class KernelShape:
     reason: str = ""
 
 
+FIRST_GUESS = PlanChoice()
+
+
+@dataclass(frozen=True)
+class StoredPart:
+    """Something that a kernel of its own stores: every other store that has `term` reads what is stored instead.
+
+    why: completes the sentence "it is stored between kernels: it ...". needed: no kernel can compute it with the rest;
+    others save time. shared: every store reads it; else the focused one only, as loops of others may compute it beside
+    their own. values, places: of a table, what is stored, and for each dim that only the values have, the index at
+    which the term is read.
+    """
+
+    term: Term
+    why: str
+    needed: bool = False
+    shared: bool = True
+    values: Term | None = None
+    places: tuple[tuple[Dim, Term], ...] = ()
+
+
 @dataclass(frozen=True)
 class Planning:
     """What is known while a plan is made.
@@ -46,10 +80,8 @@ class Planning:
     result, the term as the program has it, with the program's roundings. held_limit: the most elements of one dim
     that a tile holds whole. names: of all tensors. parts: each term that is stored between kernels, with the load
     that replaces it. notes: sentences for the report. focus: the output's name of the store that a pass of the
-    stage `cuts` works on. pending: terms that the pass stores in its next runs on this store. plan_passes: names of
-    passes that changed something. shape_reasons: for each kernel, its rows and the reason. halves: names of the
-    parts that the stage `terms` has stored. chosen: terms that are stored because a plan with them takes less time,
-    each before the terms that it contains. rows: for results with some dims, the rows of their kernel, chosen likewise.
+    stage `cuts` works on. plan_passes: names of passes that changed something. shape_reasons: for each kernel, its rows
+    and the reason. saving: sets of terms that are stored together, to save time only. choice: what cost decided.
     """
 
     given: tuple[Store, ...]
@@ -63,22 +95,20 @@ class Planning:
     kernels: tuple[Kernel, ...] = ()
     notes: tuple[str, ...] = ()
     focus: str = ""
-    pending: tuple[Term, ...] = ()
     plan_passes: tuple[str, ...] = ()
     shape_reasons: tuple[str, ...] = ()
-    halves: tuple[str, ...] = ()
-    chosen: tuple[Term, ...] = ()
-    rows: ChosenRows = ()
+    saving: tuple[tuple[Term, ...], ...] = ()
+    choice: PlanChoice = FIRST_GUESS
 
     @classmethod
     def of(
-        cls, stores: Sequence[Store], references: Sequence[Term], held_limit: int, rows: ChosenRows = ()
+        cls, stores: Sequence[Store], references: Sequence[Term], held_limit: int, choice: PlanChoice = FIRST_GUESS
     ) -> Planning:
         """The state before the first pass."""
         outputs = tuple(store.output.name for store in stores)
         names = {t.name for store in stores for t in tensors(store.term)}
         every = frozenset(names | {*outputs})
-        return cls(tuple(stores), tuple(stores), outputs, tuple(references), held_limit, every, rows=rows)
+        return cls(tuple(stores), tuple(stores), outputs, tuple(references), held_limit, every, choice=choice)
 
     def index(self, name: str) -> int:
         """The place in `stores` of the store with this output."""
@@ -113,26 +143,62 @@ class Planning:
         stores = (change(store) if store.output.name in names else store for store in self.stores)
         return replace(self, stores=tuple(stores))
 
-    def with_stored(
-        self, part: Term, place: int, why: str, order: tuple[Dim, ...] | None = None
-    ) -> tuple[Planning, Term]:
-        """The part as a store before the store at `place`, and the load that reads it.
+    def with_stored(self, part: StoredPart) -> Planning:
+        """The state in which a kernel stores the part before its first reader."""
+        readings = [self._readings(store, part) for store in self.stores]
+        own = next((store for store, found in zip(self.stores, readings, strict=True) if part.term in found), None)
+        if own is None:
+            return self
+        place = next(n for n, found in enumerate(readings) if found)
+        planning, read = self.with_load(part.values or part.term, place, part.why, own.order)
+        read = substitute(read, {iota(dim): index for dim, index in part.places})
+        if part.places:
+            planning = replace(planning, parts=(*planning.parts, (part.term, read)))
+        for store, found in zip(self.stores, readings, strict=True):
+            change = {node: rename_dims(read, names) for node, names in found.items()}
+            planning = planning.with_replaced({store.output.name}, change)
+        return planning
 
-        A part that is stored already gets no second store. `why` completes the sentence "it is stored between
-        kernels: it ...". order: which dims come first among its axes, those of the focused store where it is not given.
+    def _readings(self, store: Store, part: StoredPart) -> dict[Term, dict[Dim, Dim]]:
+        """The subterms that a store reads where the part is stored: by other names of dims, if it is a sum or a table.
+
+        Example: Σ_e g[i, e] · o[i, e], stored for a loop over i, is read where rows are called j as well.
         """
-        if found := dict(self.parts).get(part):
+        inside = {*subterms(store.term)}
+        focused = store.output.name == self.focus
+        reads = part.term in inside and (focused or (part.shared and part.term is not store.term))
+        found: dict[Term, dict[Dim, Dim]] = {part.term: {}} if reads else {}
+        if tensors(part.term) and (part.term.op == "reduce" or part.places):
+            for node in inside - {part.term}:
+                alike = node.op == part.term.op and len(node.dims) == len(part.term.dims)
+                if alike and (names := renaming(part.term, node)) is not None:
+                    found[node] = names
+        return found
+
+    def with_load(self, term: Term, place: int, why: str, order: tuple[Dim, ...]) -> tuple[Planning, Term]:
+        """The term as a store before the store at `place`, and the load that reads it. order: its axes come first.
+
+        A term that is stored already gets no second store. `why` is as in `StoredPart`.
+        """
+        if found := self._stored_as(term):
             return self, found
-        order = self.focused.order if order is None else order
-        dims = (*(d for d in order if d in part.dims), *sorted(part.dims - set(order)))
-        name = self.part_name
+        dims = (*(d for d in order if d in term.dims), *sorted(term.dims - set(order)))
         weak = "float64" if any(store.output.dtype == "float64" for store in self.stores) else "float32"
-        dtype = weak if part.dtype == "float" else part.dtype
-        output = Tensor(name, dtype, tuple(d.size for d in dims))
-        (term,) = with_fresh_bound_dims([part], dims)
+        dtype = weak if term.dtype == "float" else term.dtype
+        output = Tensor(self.part_name, dtype, tuple(d.size for d in dims))
+        (fresh,) = with_fresh_bound_dims([term], dims)
         read = load(output, *map(iota, dims))
-        after = self.with_part(Store(term, output, dims), place, f"[{', '.join(d.name for d in dims)}]", why)
-        return replace(after, parts=(*self.parts, (part, read))), read
+        after = self.with_part(Store(fresh, output, dims), place, f"[{', '.join(d.name for d in dims)}]", why)
+        return replace(after, parts=(*after.parts, (term, read))), read
+
+    def _stored_as(self, term: Term) -> Term | None:
+        """The load of what is stored and is the term, or, of a sum, the term with other names of dims."""
+        if term.op == "reduce":
+            for part, read in self.parts:
+                names = renaming(part, term) if all(index.op == "iota" for index in read.args) else None
+                if names is not None:
+                    return rename_dims(read, names)
+        return dict(self.parts).get(term)
 
     @property
     def part_name(self) -> str:

@@ -7,7 +7,6 @@ A kernel computes each value of the table once, and a loop reads the values that
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from math import prod
 
 from ...egraph.terms.affine import bounds
@@ -15,10 +14,7 @@ from ...egraph.terms.ops import iota, load
 from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import all_dims, factors, reduces, substitute, subterms
 from ..analysis.dim_roles import loop_reductions, sum_factors
-from ..analysis.relative_index import Table, between, fresh, relative_scores, relative_table
-from .build_loops import peel
-from .kernel_shape import with_new_shape
-from .planning_state import Planning
+from ..analysis.relative_index import Table, between, fresh, relative_scores
 
 MAX_GROWTH = 4  # how many times as many reductions a table may take: they are products of matrices then, others are not
 MAX_TABLE_SIZE = 1024  # positions along a dim of known size, where other sizes are not known
@@ -26,36 +22,11 @@ MAX_TABLE_SIZE = 1024  # positions along a dim of known size, where other sizes 
 Lookup = tuple[Term, int | str]  # an index by the loop's dim and another one, and the size of the axis
 
 
-def tabulate_lookups(planning: Planning) -> Planning:
-    """A pass: stores reductions that read at positions by the loop's dim and another one, for each position once."""
-    reductions = loop_reductions([planning.focused.term], planning.held_limit)
-    tables = (lookup_table(r.args[0], r.attrs[1], _batch_of(reductions, r.attrs[1])) for r in reductions)
-    table = next(filter(None, tables), None)
-    return planning if table is None else _with_table(planning, table, planning.results)
-
-
-def tabulate_relative_values(planning: Planning) -> Planning:
-    """A pass: stores costly values of a loop that depend on columns minus rows alone, for each difference once."""
-    shape = planning.shape
-    for r in loop_reductions([planning.focused.term], planning.held_limit):
-        _, *bodies = peel(r)
-        table = relative_table(filter(None, bodies), shape.rows, r.attrs[1], shape.grid)
-        if table is not None:
-            return with_new_shape(_with_table(planning, table, (planning.focus,)))
-    return planning
-
-
-def _with_table(planning: Planning, table: Table, names: Sequence[str]) -> Planning:
-    """The table's values as a store before the stores of these names, which read it instead of the part."""
-    indices = ", ".join(f"{dim} = {index}" for dim, index in table.places)
-    place = min(map(planning.index, names))
-    planning, read = planning.with_stored(table.values, place, f"is a function of {indices} alone")
-    read = substitute(read, {iota(d): index for d, index in table.places})
-    planning = replace(planning, parts=(*planning.parts, (table.part, read)))
-    return planning.with_replaced(names, {table.part: read})
-
-
-# Lookups
+def lookup_table_of(term: Term, held_limit: int) -> Table | None:
+    """The table of the next reduction that reads at positions by its loop's dim and another one."""
+    found = loop_reductions([term], held_limit)
+    tables = (lookup_table(r.args[0], r.attrs[1], _batch_of(found, r.attrs[1])) for r in found)
+    return next(filter(None, tables), None)
 
 
 def lookup_table(body: Term, loop: Dim, batch: frozenset[Dim] = frozenset()) -> Table | None:

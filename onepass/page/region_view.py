@@ -163,9 +163,10 @@ def _kernel_facts(kernel: KernelReport, device: str) -> Iterator[tuple[str, str]
 
 
 def _alternatives(region: RegionReport) -> Iterator[tuple[str, str]]:
-    """What other plans would store, with which rows, and how much slower they are by the estimates."""
+    """What other plans would store or compute again, with which rows, and how much slower they are by the estimates."""
     for other in region.data.plan.alternatives if region.data is not None else ():
-        chosen = "; ".join((*(_clipped(show(term)) for term in other.stored), *other.rows))
+        again = (f"not stored: {_clipped(show(term))}" for term in other.computed)
+        chosen = "; ".join((*(_clipped(show(term)) for term in other.stored), *again, *other.rows))
         slower = f"{percent(other.share - 1)} slower" if other.share > 1 else f"only {percent(1 - other.share)} faster"
         yield chosen, slower
 

@@ -292,7 +292,7 @@ VARIANTS = [
         "talking heads",
         talking_heads,
         _with((8, 8), (8, 8), count=8),
-        kernels=4,
+        kernels=5,
         passes=2,
         spellings=(talking_heads_by_linear, talking_heads_by_convolution),
     ),

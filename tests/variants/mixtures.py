@@ -65,7 +65,7 @@ def _with(*shapes):
 
 
 VARIANTS = [
-    Variant("heads mixed by each query", by_each_query, _with((1, 40, HEADS, HEADS))),
+    Variant("heads mixed by each query", by_each_query, _with((1, 40, HEADS, HEADS)), kernels=3),
     Variant(
         "heads composed by each query",
         composed,
@@ -77,7 +77,7 @@ VARIANTS = [
         "heads mixed before softmax",
         mixed_by_einsum,
         _with((HEADS, HEADS)),
-        kernels=2,
+        kernels=3,
         spellings=(mixed_by_broadcasting,),
     ),
     Variant("logarithms of weights mixed", mixed_logarithms, _with((HEADS, HEADS)), kernels=4, passes=2),

@@ -12,11 +12,14 @@ from onepass.egraph.terms.term import Dim, Tensor, Term
 from onepass.lowering.cost import cheapest_plan as module
 from onepass.lowering.cost.candidates import candidates, in_order
 from onepass.lowering.cost.cheapest_plan import cheapest_plan
-from onepass.lowering.cost.plan_cost import plan_estimate
+from onepass.lowering.cost.plan_cost import plan_estimate, total_seconds
 from onepass.lowering.plan.records import NotPlannable, Plan, Store
 from onepass.lowering.plan.thresholds import MAX_RESIDENT_ELEMENTS, MAX_STORED_BYTES
 from onepass.lowering.planning.planner import plan_stores, plan_with, prepared
+from onepass.lowering.planning.planning_state import PlanChoice
 from tests.support.attention_terms import loaded, one_pass
+from tests.support.read_plans import plans_of
+from tests.variants import every
 
 
 def dims(**sizes) -> list[Dim]:
@@ -55,7 +58,7 @@ def attention(length: int) -> list[Store]:
 
 
 def milliseconds(plan: Plan, sizes=None) -> float:
-    return 1e3 * sum(one.estimate.seconds for one in plan_estimate(plan, sizes))
+    return 1e3 * total_seconds(plan_estimate(plan, sizes))
 
 
 def loops(plan: Plan) -> list[list[str]]:
@@ -156,8 +159,22 @@ def test_rows_of_plans_as_short_as_launches_stay():
 
 
 def test_a_plan_without_a_text_is_not_taken(monkeypatch):
-    monkeypatch.setattr(module, "_has_texts", lambda plan: False)
+    monkeypatch.setattr(module._Found, "has_texts", False)
     assert cheapest_plan(state_of_keys(2048)) == plan_stores(state_of_keys(2048))
+
+
+def test_what_a_cut_stores_is_computed_again_where_that_takes_less_time(monkeypatch):
+    """Each of the planner's own cuts is tried, and named among what was not taken; here one of them is made to pay."""
+    (variant,) = (one for one in every() if one.name == "weights beside the output")
+    ((stores, _),) = plans_of(variant.functions[0], variant.inputs(), derivatives=False)
+    own = plan_stores(stores)
+    monkeypatch.setattr(module, "LAUNCHES_OF_SHORT_PLANS", 0)
+    kept = cheapest_plan(stores)
+    assert own.saving and kept.kernels == own.kernels
+    assert any({*own.saving[0]} <= {*one.computed} and one.share > 1 for one in kept.alternatives)
+    monkeypatch.setattr(module._Found, "pays", lambda one, other: len(one.choice.computed) > len(other.choice.computed))
+    taken = cheapest_plan(stores)
+    assert {*taken.saving} < {*own.saving} and any("what is stored chosen" in note for note in taken.notes)
 
 
 def test_no_plan_is_an_error_as_ever():
@@ -182,7 +199,8 @@ def test_every_set_of_candidates_computes_the_results(name):
     sets = [chosen for count in (1, 2) for chosen in combinations(single, count)]
     assert len(sets) >= 3
     for chosen in sets:
-        plan = plan_with(planning, chosen=in_order((t for one in chosen for t in one), planning.terms))
+        stored = in_order((t for one in chosen for t in one), planning.terms)
+        plan = plan_with(planning, choice=PlanChoice(stored=stored))
         for mine, theirs in zip(computed(plan, inputs), right, strict=True):
             np.testing.assert_allclose(mine, theirs, rtol=1e-12, atol=1e-12)
 
@@ -197,7 +215,7 @@ def test_every_choice_of_rows_computes_the_results(name):
     for store in stores:
         for rows in store.order:
             try:
-                plan = plan_with(prepared(stores, rows=((frozenset(store.order), rows),)))
+                plan = plan_with(prepared(stores, choice=PlanChoice(rows=((frozenset(store.order), rows),))))
             except NotPlannable:
                 continue
             planned += 1

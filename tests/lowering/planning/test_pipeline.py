@@ -7,8 +7,10 @@ import pytest
 
 from onepass.egraph.terms.ops import exp, iota, load, sum_over
 from onepass.egraph.terms.term import Dim, Tensor
+from onepass.egraph.terms.traversal import subterms
 from onepass.lowering.planning import pipeline
 from onepass.lowering.planning.planner import build_plan
+from onepass.lowering.planning.planning_state import StoredPart
 from onepass.lowering.planning.verify import CHECKS, WrongPlanning
 from tests.support.attention_terms import attention
 
@@ -19,8 +21,7 @@ ORDER = {
     "terms": """split_flattened_dims rename_shadowed_dims reassociate_divisors sums_of_one_as_axes halve_sums
         merge_summed_dims order_nested_sums unroll_short_sums rename_bound_dims share_softmax_scales""",
     "shape": "group_rows merge_value_dims choose_kernel_shape",
-    "cuts": """store_chosen tabulate_lookups store_cross_batch_scores store_nested_loops store_blocking_products
-        store_row_invariants tabulate_relative_values reuse_parts round_stored_sums""",
+    "cuts": "store_chosen store_parts round_stored_sums",
     "kernels": """group_stores build_loops finite_masks_as_guards attach_block_maps write_pairs_in_loops
         inline_producers share_totals mark_exact_products""",
 }
@@ -70,29 +71,25 @@ def test_a_pass_over_a_store_names_the_store_and_a_part_is_finished_before_the_r
     plan = build_plan(sum_over(J, X * exp(sum_over(k, y))), OUT, (I,), held=8)
     assert [kernel.output.name for kernel in plan.kernels] == ["part0", "out"]
     text = capsys.readouterr().err
-    assert "--- after cuts/store_nested_loops on out\npart0[j] = " in text
-    assert "store_nested_loops" in plan.plan_passes
+    assert "--- after cuts/store_parts on out\npart0[j] = " in text
+    assert "store_parts" in plan.plan_passes
 
 
-def test_a_stored_part_is_finished_before_the_pass_stores_what_is_pending(monkeypatch):
-    inner, outer, other = sum_over(J, X), exp(sum_over(J, X)), exp(-sum_over(J, X))
+def test_a_part_that_a_pass_stores_goes_through_the_pass_as_well(monkeypatch):
+    inner = sum_over(J, X)
+    outer, other = exp(inner), exp(-inner)
 
-    def cut(planning, part):
-        planning, read = planning.with_stored(part, planning.index(planning.focus), "is cut by a test")
-        return planning.with_replaced({planning.focus}, {part: read})
-
-    def run(planning):
-        if planning.pending:
-            return replace(cut(planning, planning.pending[0]), pending=planning.pending[1:])
-        if planning.focus == "out" and not planning.parts:
-            return replace(cut(planning, outer), pending=(other,))
-        return cut(planning, inner) if planning.focus == "part0" and len(planning.parts) == 1 else planning
+    def cut(planning):
+        parts = (outer, other) if planning.focus == "out" else (inner,) if planning.focus == "part0" else ()
+        for part in parts:
+            planning = planning.with_stored(StoredPart(part, "is cut by a test", shared=False))
+        return planning
 
     passes = [p for p in pipeline.PASSES if p.stage != "cuts"]
     first = next(n for n, p in enumerate(passes) if p.stage == "kernels")
-    passes.insert(first, pipeline.PlanPass("cut", "cuts", run, "", pipeline.STORE))
+    passes.insert(first, pipeline.PlanPass("cut", "cuts", cut, "", each_store=True))
     monkeypatch.setattr(pipeline, "PASSES", tuple(passes))
     plan = build_plan(outer + other, OUT, (I,))
     stored = {s.output.name: s.term for kernel in plan.kernels for s in kernel.stores}
     assert {"part0", "part1", "part2", "out"} == set(stored)
-    assert stored["part1"] is inner and stored["part2"] is other
+    assert stored["part2"] is inner and inner not in set(subterms(stored["part0"]))

@@ -1,6 +1,7 @@
 """Short dims of a tile: sums over them written out, values' dims joined to columns, scores stored between batches."""
 
 import inspect
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,8 +14,9 @@ from onepass.egraph.terms.term import Dim, Tensor
 from onepass.egraph.terms.traversal import reduces
 from onepass.graph.trace import program_of
 from onepass.lowering.plan.records import Store
-from onepass.lowering.planning.kernel_cuts import cross_batch_scores
+from onepass.lowering.planning.kernel_cuts import scores_between_batches
 from onepass.lowering.planning.normalize_terms import MAX_UNROLLED_SIZE, with_short_sums_unrolled
+from onepass.lowering.planning.planner import prepared
 from onepass.lowering.planning.reshape_dims import mergeable_pair
 from onepass.lowering.tiled.executor import tiled_results
 from onepass.lowering.triton.kernel import emit
@@ -194,4 +196,7 @@ def test_scores_are_stored_where_the_pairs_take_as_much_memory(dtype, columns, s
 
 def test_scores_with_rows_of_their_own_are_not_stored():
     (result,) = translate(program_of(attend, *inputs())).results
-    assert cross_batch_scores(result.term, Dim("unknown", 20), 256) is None
+    planning = prepared([result])
+    shape = replace(planning.shapes[result.output.name], rows=Dim("unknown", 20))
+    planning = replace(planning, focus=result.output.name, shapes={result.output.name: shape})
+    assert not scores_between_batches(planning)

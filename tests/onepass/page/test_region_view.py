@@ -63,9 +63,11 @@ def test_times_are_of_all_occurrences(region):
 
 def test_other_plans_are_listed_with_what_they_cost(region):
     term = region.data.plan.kernels[0].stores[0].term
-    plan = replace(region.data.plan, alternatives=(Alternative((term,), 1.5), Alternative((term,), 0.95)))
+    others = (Alternative((term,), 1.5), Alternative((), 0.95, computed=(term,)))
+    plan = replace(region.data.plan, alternatives=others)
     view = region_view(replace(region, data=replace(region.data, plan=plan)), 1)
     assert [slower for _, slower in view.alternatives] == ["50 % slower", "only 5 % faster"]
+    assert [what.startswith("not stored: ") for what, _ in view.alternatives] == [False, True]
 
 
 def test_gradients_are_rows_with_labels():

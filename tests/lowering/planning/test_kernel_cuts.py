@@ -1,0 +1,74 @@
+"""A cut is the law read(stored(x)) = x: whatever is stored or computed again, a plan is read back as what was asked.
+
+What no kernel can compute with the rest is stored in any case.
+"""
+
+import pytest
+
+from onepass.egraph.terms.ops import exp, iota, load, sum_over
+from onepass.egraph.terms.term import Dim, Tensor, Term
+from onepass.egraph.terms.traversal import subterms, tensors
+from onepass.lowering.plan.records import Store
+from onepass.lowering.planning.planner import plan_stores, plan_with, prepared
+from onepass.lowering.planning.planning_state import PlanChoice, StoredPart
+from onepass.lowering.readback.check_plan import check
+from tests.support.attention_terms import one_pass
+from tests.support.read_plans import plans_of
+from tests.variants import every
+
+VARIANTS = ("relative keys and values", "invariant points", "weights beside the output", "talking heads", "T5 bias")
+H, I, J, E, K = Dim("h", 4), Dim("i", 600), Dim("j", 500), Dim("e", 16), Dim("k", 700)
+
+
+def read(name: str, *dims: Dim) -> Term:
+    return load(Tensor(name, "float32", tuple(d.size for d in dims)), *map(iota, dims))
+
+
+def parts(plan) -> list[Store]:
+    results = {output.name for output in plan.outputs}
+    return [s for kernel in plan.kernels for s in kernel.stores if s.output.name not in results]
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_what_is_stored_to_save_time_may_be_computed_again(name):
+    """Each set alone, then all of them: fewer parts, and the same results."""
+    (variant,) = (one for one in every() if one.name == name)
+    tried = 0
+    for stores, _ in plans_of(variant.functions[0], variant.inputs(), derivatives=False):
+        planning = prepared(stores)
+        own = plan_with(planning)
+        for sets in ([one] for one in own.saving):
+            plan = plan_with(planning, choice=PlanChoice(computed=frozenset(term for one in sets for term in one)))
+            assert len(parts(plan)) < len(parts(own))
+            check(plan, stores)
+            tried += 1
+        check(plan_with(planning, choice=PlanChoice(computed=frozenset(t for one in own.saving for t in one))), stores)
+    assert tried or name == "T5 bias"  # 300 rows are too few for a table
+
+
+def test_a_loop_inside_of_a_loop_is_stored_whatever_is_chosen():
+    """A loop knows no index of another one: each row j of a softmax over k is weighed by x[i, j], for long j and k."""
+    total = sum_over(J, read("x", I, J) * one_pass(K, read("s", I, J, K), read("v", K, E)))
+    store = Store(total, Tensor("out", "float32", (600, 16)), (I, E))
+    own = plan_stores([store])
+    assert parts(own) and own.saving == ()
+    every_term = frozenset(node for part in parts(own) for node in subterms(part.term))
+    again = plan_with(prepared([store]), choice=PlanChoice(computed=every_term | {*subterms(total)}))
+    assert again.kernels == own.kernels
+
+
+def test_a_stored_sum_is_read_by_every_store_under_other_names_of_dims():
+    first, second = (sum_over(d, read("x", H, d, E) * read("y", H, d, E)) for d in (J, Dim("l", 500)))
+    stores = [
+        Store(exp(first) * read("a", H, I, E), Tensor("one", "float32", (4, 600, 16)), (H, I, E)),
+        Store(exp(-second) * read("b", H, I, E), Tensor("two", "float32", (4, 600, 16)), (H, I, E)),
+    ]
+    planning = prepared(stores).with_stored(StoredPart(first, "is stored by a test"))
+    (name,) = {store.output.name for store in planning.stores} - {"one", "two"}
+    readers = [store.output.name for store in planning.stores if name in {t.name for t in tensors(store.term)}]
+    assert planning.stores[0].output.name == name and readers == ["one", "two"]
+
+
+def test_what_no_store_has_is_not_stored():
+    planning = prepared([Store(exp(read("x", I)), Tensor("out", "float32", (600,)), (I,))])
+    assert planning.with_stored(StoredPart(read("y", I), "is nowhere")) is planning
