@@ -249,13 +249,11 @@ def _rewritten(
     """The terms of the joined kernel, and what is to be stored before it, with the loads that read it.
 
     terms: the sums of the kept kernel, those of the turned one, and what is stored for rows and columns. What earlier
-    kernels store is read, and equal values are one term.
+    kernels store is read.
     """
     kept, _ = pair
     stored = _stored(before, *pair)
     mine, theirs, others = ([_in_base_two(_read(_comparable(t), stored), kept) for t in found] for found in terms)
-    same = _same_readings(mine, [*theirs, *others], before)
-    theirs, others = ([replace_from_above(t, same) for t in found] for found in (theirs, others))
     vectors = _vectors([*mine, *theirs], kept, names)
     return [[replace_from_above(t, vectors) for t in found] for found in (mine, theirs, others)], vectors
 
@@ -281,31 +279,6 @@ def _stored(kernels: Iterable[Kernel], kept: Kernel, turned: Kernel) -> dict[Ter
 def _read(term: Term, stored: dict[Term, Term]) -> Term:
     """The term with what an earlier kernel stores read from there."""
     return replace_from_above(term, {t: read for t, read in stored.items() if t.op not in ("load", "const")})
-
-
-def _same_readings(mine: Iterable[Term], theirs: Iterable[Term], kernels: Iterable[Kernel]) -> dict[Term, Term]:
-    """The loads of `theirs` whose value a load of `mine` reads, too, from another tensor; each with that load.
-
-    Example: one kernel stored a table over j - i, the other over i - j.
-    """
-    stores = {s.output: s for k in kernels if not k.loops for s in k.stores if not s.places}
-
-    def meanings(terms: Iterable[Term]) -> dict[Term, Term]:
-        loads = dict.fromkeys(n for term in terms for n in subterms(term) if n.op == "load" and n.attrs[0] in stores)
-        return {node: _meaning(node, stores[node.attrs[0]]) for node in loads}
-
-    known = {meaning: node for node, meaning in meanings(mine).items()}
-    found = {node: known.get(meaning, node) for node, meaning in meanings(theirs).items()}
-    return {node: other for node, other in found.items() if other is not node}
-
-
-def _meaning(read: Term, store: Store) -> Term:
-    """What a load reads of what a kernel stored: the stored term at the load's indices."""
-    inside = {dim: Dim(f"{dim.name} of {store.output.name}", dim.size) for dim in store.order}
-    term = rename_dims(store.term, inside)
-    for dim, index in zip(store.order, read.args, strict=True):
-        term = at_place(term, inside[dim], index)
-    return _with_short_indices(term)
 
 
 def _comparable(term: Term) -> Term:

@@ -1,7 +1,5 @@
 """Bytes become halves on a CUDA device: every byte by every helper, and attention to bytes against float64."""
 
-import re
-
 import pytest
 import torch
 
@@ -11,6 +9,7 @@ from onepass.lowering.codegen.dialect import TRITON
 from onepass.lowering.codegen.ops import helpers
 from onepass.lowering.triton.kernel import IMPORTS
 from onepass.lowering.triton.launch import load
+from tests.lowering.codegen.test_byte_conversions import right
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 BYTES = torch.arange(256, dtype=torch.uint8).view(16, 16)
@@ -30,12 +29,10 @@ def test_every_byte_is_exact(name):
     major, minor = torch.cuda.get_device_capability()
     if 10 * major + minor < (needed := MIN_CAPABILITY.get(kind, 80)):
         pytest.skip(f"{kind} is converted by an instruction that GPUs of sm_{needed} and later have")
-    lowest, count = map(int, re.findall(r"\d+", kind)) if kind.startswith("bits") else (0, 8)
-    given = BYTES if kind.startswith("bits") else BYTES.view(getattr(torch, kind))
-    exact = (BYTES.long() >> lowest & ((1 << count) - 1)).double() if kind.startswith("bits") else given.double()
+    given = BYTES if "bits" in kind else BYTES.view(getattr(torch, kind))
     found = torch.empty(16, 16, dtype=getattr(torch, half), device="cuda")
     load(text_with(name), "convert")[(1,)](given.cuda(), found)
-    torch.testing.assert_close(found.cpu().double(), exact, rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(found.cpu().double(), right(name).view(16, 16), rtol=0, atol=0, equal_nan=True)
 
 
 def attention(q, k, v):

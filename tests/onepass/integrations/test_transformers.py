@@ -18,6 +18,7 @@ transformers = pytest.importorskip("transformers")
 from onepass.integrations.transformers import Attention, register  # noqa: E402 (it imports what may be missing)
 
 pytestmark = [pytest.mark.usefixtures("fresh"), pytest.mark.filterwarnings("ignore")]
+RELEASE = tuple(map(int, transformers.__version__.split(".")[:2]))
 SIZES = {
     "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 128, "pad_token_id": 0, "bos_token_id": 1,
@@ -122,10 +123,6 @@ def test_training_drops_weights_and_inference_does_not():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    not hasattr(transformers.models.t5.modeling_t5, "ALL_ATTENTION_FUNCTIONS"),
-    reason="T5 of transformers 5.17 asks no attention interface; that of 5.24 does",
-)
 def test_a_position_bias_is_added():
     config = transformers.T5Config(vocab_size=64, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4,
                                    decoder_start_token_id=0, eos_token_id=None)  # fmt: skip
@@ -134,7 +131,8 @@ def test_a_position_bias_is_added():
     same_tokens, near = generated(model, "onepass", inputs)
     assert torch.equal(tokens, same_tokens)
     torch.testing.assert_close(near, logits, rtol=1e-4, atol=1e-4)
-    assert is_fused(4)  # of the encoder, the decoder's two kinds of attention, and later tokens
+    if RELEASE >= (5, 24):  # with 5.17 the results are the same, but other graphs are made
+        assert is_fused(4)  # of the encoder, the decoder's two kinds of attention, and later tokens
 
 
 @pytest.mark.slow
