@@ -414,9 +414,9 @@ def serving() -> str:
     lines = []
     for row in rows(file):
         ran = row["how"] if row["how"] == "triton" else "the original calls"
-        columns = ("milliseconds", "terabytes_per_second", "of_copy", "teraflops")
+        columns = ("milliseconds", "terabytes_per_second", "of_copy", "of_read", "teraflops")
         lines.append([SERVING.get(row["program"], row["program"]), *(figure(row[c]) for c in columns), ran])
-    head = ["program", "milliseconds", "TB/s", "of a copy", "TFLOP/s", "ran"]
+    head = ["program", "milliseconds", "TB/s", "of a copy", "of a read", "TFLOP/s", "ran"]
     return table(head, lines) + "\n" + provenance(file)
 
 
