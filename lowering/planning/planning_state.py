@@ -145,7 +145,9 @@ class Planning:
 
     def with_stored(self, part: StoredPart) -> Planning:
         """The state in which a kernel stores the part before its first reader."""
-        readings = [self._readings(store, part) for store in self.stores]
+        itself = self._stored_as(part.values or part.term, len(self.stores))  # does not read itself
+        others = lambda store: itself is None or store.output != itself.attrs[0]
+        readings = [self._readings(store, part) if others(store) else {} for store in self.stores]
         own = next((store for store, found in zip(self.stores, readings, strict=True) if part.term in found), None)
         if own is None:
             return self
@@ -178,9 +180,9 @@ class Planning:
     def with_load(self, term: Term, place: int, why: str, order: tuple[Dim, ...]) -> tuple[Planning, Term]:
         """The term as a store before the store at `place`, and the load that reads it. order: its axes come first.
 
-        A term that is stored already gets no second store. `why` is as in `StoredPart`.
+        A term that is stored before gets no second store. `why` is as in `StoredPart`.
         """
-        if found := self._stored_as(term):
+        if found := self._stored_as(term, place):
             return self, found
         dims = (*(d for d in order if d in term.dims), *sorted(term.dims - set(order)))
         weak = "float64" if any(store.output.dtype == "float64" for store in self.stores) else "float32"
@@ -191,14 +193,16 @@ class Planning:
         after = self.with_part(Store(fresh, output, dims), place, f"[{', '.join(d.name for d in dims)}]", why)
         return replace(after, parts=(*after.parts, (term, read))), read
 
-    def _stored_as(self, term: Term) -> Term | None:
-        """The load of what is stored and is the term, or, of a sum, the term with other names of dims."""
+    def _stored_as(self, term: Term, place: int) -> Term | None:
+        """The load of what is stored before `place` and is the term, or, of a sum, it with other names of dims."""
+        before = {store.output for store in self.stores[:place]}
+        parts = [(part, read) for part, read in self.parts if read.attrs[0] in before]
         if term.op == "reduce":
-            for part, read in self.parts:
+            for part, read in parts:
                 names = renaming(part, term) if all(index.op == "iota" for index in read.args) else None
                 if names is not None:
                     return rename_dims(read, names)
-        return dict(self.parts).get(term)
+        return dict(parts).get(term)
 
     @property
     def part_name(self) -> str:
