@@ -27,6 +27,7 @@ from ..plan.records import Alternative, Kernel, NotPlannable, Plan, Store
 from ..plan.thresholds import MAX_STORED_BYTES
 from ..planning.planner import plan_with, prepared
 from ..planning.planning_state import FIRST_GUESS, ChosenRows, PlanChoice, Planning, dims_of_results
+from ..planning.verify import WrongPlanning
 from ..triton.kernel import emit
 from .candidates import Candidate, candidates, in_order, stored_bytes
 from .kernel_cost import TIMING, UNITS
@@ -192,13 +193,16 @@ class _Search:
         return True
 
     def _planned(self, choice: PlanChoice) -> _Found | None:
-        """The plan with these choices; None if it has none, or does not read what it stores."""
+        """The plan with these choices; None if it has none, does not read what it stores, or breaks an invariant.
+
+        The last is a fault of a pass. No result depends on a plan that is only tried, so the plan found so far is kept.
+        """
         try:
             plan = plan_with(self._prepare(choice.rows), choice=choice)
             if choice.stored and not _reads_its_parts(plan):
                 return None
             found = self.estimated(plan, choice)
-        except NotPlannable:
+        except (NotPlannable, WrongPlanning):
             return None
         self.tried.append(found)
         return found

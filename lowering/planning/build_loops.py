@@ -108,6 +108,8 @@ def _fits(planning: Planning, group: Sequence[Store], store: Store) -> bool:
     if _compared(planning, group) != _compared(planning, (store,)):
         return False  # a loop compares all of its sums with the places of a dim, or none
     shape = kernel_shape(whole, planning)
+    if {r.attrs[1] for r in every_reduction([s.term for s in whole])} & {*shape.grid, shape.rows}:
+        return False  # what one of them sums over is a dim of the other's result
     alone = [kernel_shape(stores, planning).rows for stores in (group, (store,))]
     if any(rows != shape.rows for rows in alone) and not _scores_of(group) & _scores_of((store,)):
         return False

@@ -90,11 +90,11 @@ def halve_sums(planning: Planning) -> Planning:
             planning = planning.with_replaced({store.output.name}, {by_distance.root: by_distance.made(half.output)})
     while found := next(_cuts(planning), None):
         name, cut = found
-        planning, read = planning.with_load(cut.part, _halves(planning), "has the loop of another sum", cut.dims)
+        planning, read = planning.with_load(cut.part, _before(planning, name), "has the loop of another sum", cut.dims)
         rest = cut.rest
         if cut.apart:
             longest = sum_over(rest[0], read)
-            planning, read = planning.with_load(longest, _halves(planning), "is a sum of too many sums", cut.dims)
+            planning, read = planning.with_load(longest, _before(planning, name), "is a sum of too many sums", cut.dims)
             rest = rest[1:]
         planning = planning.with_replaced({name}, {cut.root: Nest(rest, (), read).sum(rest)})
     return planning
@@ -103,6 +103,11 @@ def halve_sums(planning: Planning) -> Planning:
 def _halves(planning: Planning) -> int:
     """How many halves are stored, before all results."""
     return len(planning.stores) - len(planning.results)
+
+
+def _before(planning: Planning, name: str) -> int:
+    """The place of one more half that this store reads: behind the other ones, and before the store."""
+    return min(_halves(planning), planning.index(name))
 
 
 def _cuts(planning: Planning) -> Iterator[tuple[str, Cut]]:
