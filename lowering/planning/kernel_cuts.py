@@ -57,11 +57,12 @@ def store_parts(planning: Planning) -> Planning:
     """
     for find in CUTS:
         found = [part for part in find(planning) if part.needed or part.term not in planning.choice.computed]
+        after = planning
         for part in found:
-            planning = planning.with_stored(part)
-        if found:
+            after = after.with_stored(part)
+        if after.stores != planning.stores:
             saved = tuple(part.term for part in found if not part.needed)
-            return replace(planning, saving=(*planning.saving, saved)) if saved else planning
+            return replace(after, saving=(*after.saving, saved)) if saved else after
     return planning
 
 
