@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import chain, islice, product
+from itertools import islice, product
 
 import numpy as np
 
@@ -121,7 +121,11 @@ def symbol_values(nodes: Iterable[Term], dims: Iterable[Dim]) -> list[dict[str, 
         return [{}]
     usual = [{name: first + 16 * k for k, name in enumerate(names)} for first in USUAL_VALUES]
     found = [values for values in usual if not _without_value(sizes, lengths, values)]
-    return found or list(islice(_other_values(sizes, lengths, usual[0]), len(USUAL_VALUES)))
+    found = found or [*islice(_other_values(sizes, lengths, usual[0]), len(USUAL_VALUES))]
+    if not found:
+        without = _without_value(sizes, lengths, usual[0])
+        raise UnknownSize(f"no values of {', '.join(names)} are found with which each of {without} has an element")
+    return found
 
 
 def _without_value(sizes: Iterable[Size], lengths: Collection[Size], values: Mapping[str, int]) -> list[Size]:
@@ -137,15 +141,10 @@ def _without_value(sizes: Iterable[Size], lengths: Collection[Size], values: Map
 
 
 def _other_values(sizes: Collection[Size], lengths: Collection[Size], usual: dict) -> Iterator[dict[str, int]]:
-    """Other values of those symbols that are in sizes without a value. Raises UnknownSize."""
-    without = _without_value(sizes, lengths, usual)
-    names = sorted(set().union(*map(symbols, without)))
+    """The usual values with others for those symbols that are in sizes without a value."""
+    names = sorted(set().union(*map(symbols, _without_value(sizes, lengths, usual))))
     tried = (usual | dict(zip(names, other, strict=True)) for other in product(OTHER_VALUES, repeat=len(names)))
-    found = (v for v in islice(tried, MOST_VALUES) if not _without_value(sizes, lengths, v))
-    first = next(found, None)
-    if first is None:
-        raise UnknownSize(f"no values of {', '.join(names)} are found with which each of {without} has an element")
-    yield from chain([first], found)
+    yield from (v for v in islice(tried, MOST_VALUES) if not _without_value(sizes, lengths, v))
 
 
 def index_ranges(nodes: Iterable[Term], sizes: Mapping[str, int]) -> dict[str, int]:
