@@ -11,7 +11,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
-from time import perf_counter
+from time import thread_time
 
 from ..rewrite.match import holds, instantiate, match, match_attribute
 from ..rewrite.rule import Rule, variables_of
@@ -128,7 +128,7 @@ class ProofGraph:
     def join(self, readings: Readings, deadline: float) -> None:
         """Applies every instance that merges two existing classes, until there is none."""
         learnt = True
-        while learnt and perf_counter() < deadline:
+        while learnt and thread_time() < deadline:
             learnt = False
             for rule, onward in readings:
                 for _, binding in self._matches(rule, onward, deadline):
@@ -187,7 +187,7 @@ class ProofGraph:
         learnt = False
         for rule, binding in found:
             learnt |= self._apply(rule, binding)
-            if self.same(*ends) or len(self.terms) > most_terms or perf_counter() > deadline:
+            if self.same(*ends) or len(self.terms) > most_terms or thread_time() > deadline:
                 break
         self.rebuild()
         return learnt and len(self.terms) <= most_terms
@@ -216,7 +216,7 @@ class ProofGraph:
                 binding = self._guarded_binding(rule, found, guarded)
                 if binding is not None:
                     yield key, binding
-            if perf_counter() > deadline:
+            if thread_time() > deadline:
                 return
 
     def _match_node(self, pattern: Term, node: int, found: dict) -> Iterator[dict]:

@@ -10,6 +10,7 @@ from onepass import rules
 from onepass.egraph import Dim, Tensor, TermError, independent, rule
 from onepass.egraph.derivation.certificate import CertificateError, Derivation, check, replace_at, subterm_at
 from onepass.egraph.derivation.derive import DerivationLimits, derive
+from onepass.egraph.derivation.proof_graph import ProofGraph
 from onepass.egraph.terms.ops import const, exp, iota, load, mantissa, max_over, maximum, rescaled_sum, scale, sum_over
 
 I, J, D, E = Dim("i", 5), Dim("j", 7), Dim("d", 4), Dim("e", 3)
@@ -210,6 +211,18 @@ def test_limits_stop_the_search():
     assert derive(left, right + left, laws, DerivationLimits(rounds=1)) is None
     assert derive(left, right + left, laws, DerivationLimits(seconds=0.01)) is None
     assert time.perf_counter() - begin < 5
+
+
+def test_a_thread_that_does_not_run_uses_none_of_its_seconds(monkeypatch):
+    """A test of forty nested products failed on a machine that stood still for some seconds."""
+    full = ProofGraph.round
+
+    def late(graph, *arguments):
+        time.sleep(0.2)
+        return full(graph, *arguments)
+
+    monkeypatch.setattr(ProofGraph, "round", late)
+    assert derive(attention(), streamed(), STREAMING, DerivationLimits(seconds=0.19)) is not None
 
 
 # The checker ---------------------------------------------------------------------------------------------------------
