@@ -116,7 +116,7 @@ def multiply_and_sum(writer: Tiles, sum_: Contraction) -> TileValue:
     factors = [writer.hoisted(v, dims) for v in values] + ([sum_.weight] if sum_.weight else [])
     text = " * ".join(f"{writer.align(v, dims)}{_to_float32(writer, v)}" for v in factors)
     text += _no_product_of_matrices(sum_, dims)
-    product = writer.spread(TileValue(text or "1.0", dims), (sum_.dim,))
+    product = writer.spread(TileValue(text, dims) if text else TileValue("1.0", (), "float"), (sum_.dim,))
     present = _present(writer, sum_)
     if present is not None:
         product = writer.where(present, product, "0.0")

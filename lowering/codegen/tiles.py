@@ -245,7 +245,8 @@ class Tiles(ABC):
         if value.dims:
             text = self.call("broadcast_to", self.align(value, dims), self.shape(dims))
         else:
-            text = self.call("full", self.shape(dims), value.text, self.type_name(value.dtype))
+            dtype = self.weak if value.dtype == "float" else value.dtype
+            text = self.call("full", self.shape(dims), value.text, self.type_name(dtype))
         return TileValue(text, dims, value.dtype)
 
     def where(self, condition: TileValue, value: TileValue, otherwise: str) -> TileValue:

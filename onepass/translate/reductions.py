@@ -240,7 +240,7 @@ def log_softmax(call: OperatorCall) -> TensorValue:
 
 @handles("aten.logsumexp.default")
 def logsumexp(call: OperatorCall) -> TensorValue:
-    """log Σ e^s as max + log Σ e^(s - max); a row of -inf gives -inf, as eager's does."""
+    """log Σ e^s as max + log Σ e^(s - max); a largest score of -inf or inf is the result, as it is eager's."""
     source = call["self"]
     axes = _axes(source, call["dim"])
     if len(axes) != 1:
@@ -252,8 +252,9 @@ def logsumexp(call: OperatorCall) -> TensorValue:
         full = list(index)
         full[axis : axis + bool(call["keepdim"])] = [const(0)]
         largest = row.largest(full)
-        finite = largest + log(row.total(full))
-        result = make("where", (eq(largest, const(-math.inf)), const(-math.inf), finite))
+        result = largest + log(row.total(full))
+        for infinite in (const(math.inf), const(-math.inf)):
+            result = make("where", (eq(largest, infinite), infinite, result))
         return convert(result, term_dtype(call.meta.dtype))
 
     return call.value(pull)

@@ -175,7 +175,9 @@ def _marked(program: Fuzzed, tensors: list[torch.Tensor], *given: gradients.Answ
     """The answers with NaN where they have one without `nan_to_num`, which makes a row 0 that a hidden NaN spoils."""
     lines = tuple(re.sub(r"\.nan_to_num\([^)]*\)", "", line) for line in program.lines)
     plain = results_as_tuple(replace(program, lines=lines).function(stable=True)(*map(widened, tensors)))
-    mark = lambda r, p: r if p is None or not r.is_floating_point() else r.masked_fill(p.isnan(), math.nan)
+    # The copy has the strides of the result, which are compared, too.
+    copy = lambda r: torch.empty_strided(r.shape, r.stride(), dtype=r.dtype, device=r.device).copy_(r)
+    mark = lambda r, p: r if p is None or not r.is_floating_point() else copy(r).masked_fill_(p.isnan(), math.nan)
     pairs = [zip_longest(answer.results, plain) for answer in given]
     return [gradients.Answers(tuple(mark(*p) for p in each), a.gradients) for each, a in zip(pairs, given, strict=True)]
 

@@ -93,6 +93,19 @@ def test_places_of_nan_decide_only_where_inputs_are_finite(value):
     assert not undecided(result, expected, inputs)
 
 
+@pytest.mark.parametrize("beyond", [torch.nan, torch.inf, -torch.inf])
+def test_sums_beyond_the_end_of_a_dtype_decide_nothing(beyond):
+    """Found by random programs on a GPU: weights of -3.4e38, whose sums are infinite in one order and NaN in another."""
+    inputs = given(torch.bfloat16)
+    expected = tiled(*inputs)
+    result = expected.clone()
+    result[0, 3] = torch.nan
+    assert not undecided(result, expected, inputs)
+    expected[0, 3] = beyond
+    assert undecided(result, expected, inputs) is True
+    assert not undecided(result + 1, expected, inputs)
+
+
 def attention(q, k, v):
     return torch.softmax(q @ k.mT / 8, -1) @ v
 
