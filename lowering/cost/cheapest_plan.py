@@ -34,6 +34,7 @@ from .kernel_cost import TIMING, UNITS
 from .plan_cost import KernelEstimate, plan_estimate, total_seconds
 
 LEAST_GAIN = 1.15  # of an estimate over another one; the estimates' median error is 9 %
+OF_WHAT_HAS_NO_TEXT = 2.0  # times of its estimate that another plan may take, if a plan cannot be written
 MAX_CANDIDATES_TOGETHER = 3
 MAX_STEPS = 4  # one after the other
 LAUNCHES_OF_SHORT_PLANS = 2.5  # of which only candidates are stored: their estimates are off by up to a factor of two
@@ -81,6 +82,13 @@ class _Found:
         return tuple(_moved_at_least(self.plan, chain.from_iterable(kernels)) for kernels in self.estimates)
 
     @cached_property
+    def to_beat(self) -> tuple[float, ...]:
+        """The time that another plan has to stay below: more if a kernel of this one cannot be written, and not all
+        there is, because the calls as they are written may be faster.
+        """
+        return tuple((1 if self.has_texts else OF_WHAT_HAS_NO_TEXT) * seconds for seconds in self.seconds)
+
+    @cached_property
     def has_texts(self) -> bool:
         """Whether each kernel can be written. Example: a product of float32 with a batch inside of a tile cannot."""
         try:
@@ -93,8 +101,8 @@ class _Found:
         return max(mine / theirs for mine, theirs in zip(self.seconds, other.seconds, strict=True))
 
     def pays(self, other: _Found) -> bool:
-        """Whether it takes less time than the other by more than the error of estimates."""
-        return self.share_of(other) * LEAST_GAIN < 1
+        """Whether it takes less time than the other has to beat by more than the error of estimates."""
+        return all(mine * LEAST_GAIN < most for mine, most in zip(self.seconds, other.to_beat, strict=True))
 
 
 class _Search:
@@ -169,7 +177,7 @@ class _Search:
             dims = dims_of_results(kernel.stores)
             for rows in sorted(dims - {kernel.rows}):
                 least = _multiplied_seconds(kernel, rows, launches, self._sizes[-1])
-                if not _takes_most_of(least, found.seconds[-1]):
+                if not _takes_most_of(least, found.to_beat[-1]):
                     others = (pair for pair in found.choice.rows if pair[0] != dims)
                     yield replace(found.choice, rows=(*others, (dims, rows)))
 
@@ -178,13 +186,13 @@ class _Search:
         too little.
         """
         short = LAUNCHES_OF_SHORT_PLANS * TIMING.launch
-        pairs = zip(_least(found, 1), found.seconds, strict=True)
+        pairs = zip(_least(found, 1), found.to_beat, strict=True)
         return not any(_takes_most_of(max(least, short), seconds) for least, seconds in pairs)
 
     def _could_pay(self, found: _Found, chosen: Sequence[Candidate]) -> bool:
         """Whether these candidates take little memory, and two launches that move each byte once could be faster."""
         for sizes, seconds, needed, least in zip(
-            self._sizes, found.seconds, found.needed, _least(found, 2), strict=True
+            self._sizes, found.to_beat, found.needed, _least(found, 2), strict=True
         ):
             stored = sum(stored_bytes(candidate, sizes) for candidate in chosen)
             more = 2 * stored / H200.memory_bytes

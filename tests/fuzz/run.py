@@ -156,7 +156,9 @@ def spread(program: Fuzzed, tensors: list, exact: tuple) -> list[torch.Tensor]:
 
     In the others every operation rounds instead, and in float16 as well, in float32, as kernels compute: a weight of 1
     does not move with the inputs, but it does in a kernel that computes its score twice, as float32 holds a score of
-    40,000 to 1/256. (Scores of bfloat16 have no such bound: their weights would be allowed anything.)
+    40,000 to 1/256. A kernel of float16 also keeps some of the program's roundings, where scores may be a mask's: so
+    eager's own results of moved inputs count. (Scores of bfloat16 have no such bound: their weights would be allowed
+    anything.)
     """
     random, dtype = torch.Generator(tensors[0].device).manual_seed(0), getattr(torch, program.dtype)
     last = torch.finfo(dtype).eps
@@ -164,6 +166,8 @@ def spread(program: Fuzzed, tensors: list, exact: tuple) -> list[torch.Tensor]:
     near = lambda t: t.double() * noise(t) if t.is_floating_point() else t.clone()
     run = lambda given: results_as_tuple(program.function(stable=True)(*given))
     moved = [run([*map(near, tensors)]) for _ in range(MOVES) if dtype in HALVES]
+    narrow = lambda t: near(t).to(t.dtype)
+    moved += [run([*map(narrow, tensors)]) for _ in range(MOVES) if dtype == torch.float16]
     for move in range(MOVES if dtype != torch.bfloat16 else 0):
         with Rounding(min(last, torch.finfo(torch.float32).eps), move):
             moved.append(run([*map(widened, tensors)]))

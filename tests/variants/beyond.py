@@ -296,7 +296,7 @@ VARIANTS = [
         passes=2,
         spellings=(talking_heads_by_linear, talking_heads_by_convolution),
     ),
-    Variant("talking heads, two", talking_heads, _with((2, 2), (2, 2)), kernels=2),
+    Variant("talking heads, two", talking_heads, _with((2, 2), (2, 2)), kernels=3),
     Variant(
         "differential",
         differential,

@@ -11,10 +11,12 @@ from onepass.runtime import executors
 pytestmark = pytest.mark.usefixtures("fresh")
 
 
+MIXTURE = torch.tensor([[1.0, 0.5], [-0.5, 1.0]])
+
+
 def mixed(q, k, v):
-    """Scores summed over batch and heads: their product has a batch inside of a tile."""
-    scores = torch.einsum("bhid,bhjd->ij", q, k)
-    return torch.einsum("ij,bhje->bhie", scores.softmax(1), v)
+    """Scores of two heads mixed: their product has a batch inside of a tile, and they are too many to be stored."""
+    return torch.einsum("hg,bgij->bhij", MIXTURE.to(q.dtype), q @ k.mT).softmax(-1) @ v
 
 
 def plain(q, k, v):
@@ -22,14 +24,14 @@ def plain(q, k, v):
 
 
 def inputs():
-    return torch.randn(1, 2, 3, 8), torch.randn(1, 2, 2, 8), torch.randn(1, 2, 2, 3)
+    return [torch.randn(1, 2, 3000, width) for width in (8, 8, 3)]
 
 
 def assert_right(function, executor):
     given = inputs()
     options = {"inner": "eager", "executor": executor, "strict": True}
     result = torch.compile(function, backend=onepass_backend, options=options)(*given)
-    torch.testing.assert_close(result.double(), function(*(x.double() for x in given)), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(result.double(), function(*(x.double() for x in given)), rtol=1e-4, atol=1e-4)
     return records.reports()[-1]
 
 

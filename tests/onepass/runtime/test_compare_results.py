@@ -95,7 +95,7 @@ def test_places_of_nan_decide_only_where_inputs_are_finite(value):
 
 @pytest.mark.parametrize("beyond", [torch.nan, torch.inf, -torch.inf])
 def test_sums_beyond_the_end_of_a_dtype_decide_nothing(beyond):
-    """Found by random programs on a GPU: weights of -3.4e38, whose sums are infinite in one order and NaN in another."""
+    """Found by random programs on a GPU: sums with weights of -3.4e38 are infinite in one order and NaN in another."""
     inputs = given(torch.bfloat16)
     expected = tiled(*inputs)
     result = expected.clone()
