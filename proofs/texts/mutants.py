@@ -7,7 +7,9 @@ nodes in its place. Example: of `tl.load(x, mask=m, other=0)` one mutant is `tl.
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
@@ -49,10 +51,13 @@ def mutants(text: str, edits: Sequence[Edit] | None = None) -> Iterator[Mutant]:
     written, seen, lines = [ast.unparse(part) for part in parts], set(), text.splitlines()
     for n, part in enumerate(parts):
         seen.add(written[n])
-        for number, node in enumerate(ast.walk(part)):
+        whole = ast.Module([part], [])
+        places = _places(whole)
+        for node in ast.walk(part):
             for edit in edits or EDITS:
                 for kind, changed in edit(node):
-                    mutated = ast.unparse(ast.fix_missing_locations(_with_change(part, number, changed)))
+                    with _changed(places[node], ast.fix_missing_locations(changed)):
+                        mutated = ast.unparse(whole)
                     if mutated not in seen:
                         seen.add(mutated)
                         rest = [*written[:n], mutated, *written[n + 1 :]]
@@ -60,12 +65,37 @@ def mutants(text: str, edits: Sequence[Edit] | None = None) -> Iterator[Mutant]:
                         yield Mutant(what, "\n".join(rest))
 
 
-def _with_change(part: ast.stmt, number: int, changed: ast.AST) -> ast.AST:
-    """A copy with another node in the place of one, by its number."""
-    found = ast.Module([deepcopy(part)], [])
-    place = next(node for k, node in enumerate(ast.walk(found.body[0])) if k == number)
-    _replace(found, place, changed)
+Places = list[tuple[ast.AST, str, int | None]]  # nodes above, the field, and the place in it if it is a list
+
+
+def _places(tree: ast.AST) -> dict[ast.AST, Places]:
+    """For each node, where it stands: Python has one node for all uses of a plain one, such as ast.Load()."""
+    found: dict[ast.AST, Places] = defaultdict(list)
+    for above in ast.walk(tree):
+        for name, value in ast.iter_fields(above):
+            for place, item in enumerate(value) if isinstance(value, list) else ((None, value),):
+                if isinstance(item, ast.AST):
+                    found[item].append((above, name, place))
     return found
+
+
+@contextmanager
+def _changed(places: Places, node: ast.AST) -> Iterator[None]:
+    """Puts a node in the place of another one, and the other one back."""
+    own = [getattr(above, name) if place is None else getattr(above, name)[place] for above, name, place in places]
+    _put(places, [node] * len(places))
+    try:
+        yield
+    finally:
+        _put(places, own)
+
+
+def _put(places: Places, nodes: Sequence[ast.AST]) -> None:
+    for (above, name, place), node in zip(places, nodes, strict=True):
+        if place is None:
+            setattr(above, name, node)
+        else:
+            getattr(above, name)[place] = node
 
 
 def _shown(node: ast.AST) -> str:
@@ -74,16 +104,6 @@ def _shown(node: ast.AST) -> str:
 
 def _number(node: ast.AST) -> int:
     return getattr(node, "lineno", 1)
-
-
-def _replace(tree: ast.Module, place: ast.AST, changed: ast.AST) -> None:
-    """Puts a node in the place of another one."""
-    for parent in ast.walk(tree):
-        for name, value in ast.iter_fields(parent):
-            if value is place:
-                setattr(parent, name, changed)
-            elif isinstance(value, list):
-                value[:] = [changed if item is place else item for item in value]
 
 
 def changed_node(node: Any, **fields: Any) -> Any:

@@ -72,7 +72,7 @@ def test_every_kind_of_attention_is_right_and_so_are_its_gradients(function):
     assert region.backward.startswith("derived") != (function in RECOMPUTED), region.backward
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("function", EVERY, ids=lambda f: f.__name__)
 def test_without_gradients_every_kind_is_one_region_of_as_few_passes_as_without_dropout(function):
     inputs = inputs_of(function)

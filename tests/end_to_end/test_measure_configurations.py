@@ -60,7 +60,7 @@ def test_a_table_is_measured_in_two_runs(tmp_path):
 VARIANTS = {(p.variant, p.width): p for p in problems() if p.width == 64}
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("problem", VARIANTS.values(), ids=lambda p: p.variant)
 def test_the_kernel_that_is_predicted_is_the_one_that_is_derived(problem):
     """The table's kernels are made without the search; work, values and registers are those of the found plan."""
@@ -78,7 +78,7 @@ def derivation(function, *inputs):
     return captured.term, captured.output, captured.order
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("problem", VARIANTS.values(), ids=lambda p: p.variant)
 def test_defaults_and_all_that_differ_from_them_in_one_setting_are_measured(problem):
     settings, row = EXECUTORS["gluon"][0](problem), row_of(problem)

@@ -23,7 +23,7 @@ def _stored(report):
     return [s.output for r in report.regions for kernel in r.data.plan.kernels for s in kernel.stores]
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_programs_give_what_float64_gives(name, executor, monkeypatch):
@@ -33,7 +33,7 @@ def test_programs_give_what_float64_gives(name, executor, monkeypatch):
     _same(found, in_float64(PROGRAMS[name], *given), 2e-5)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_no_kernel_stores_the_scores(name, monkeypatch):
     monkeypatch.setattr(reduced_products, "LEAST_ELEMENTS", 1)
@@ -44,6 +44,7 @@ def test_no_kernel_stores_the_scores(name, monkeypatch):
     assert not [output for output in _stored(report) if math.prod(output.shape) > rows + columns]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize(("width", "dtype"), [(300, torch.float32), (1040, torch.float32), (520, torch.bfloat16)])
 def test_wide_rows_are_read_in_chunks(width, dtype, executor, monkeypatch):
@@ -53,6 +54,7 @@ def test_wide_rows_are_read_in_chunks(width, dtype, executor, monkeypatch):
     _same(found, in_float64(program, *given), 2e-2 if dtype == torch.bfloat16 else 1e-4)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_hostile_scores(executor, monkeypatch):
     """Scores of 3e4, a row without any score, four classes."""
@@ -82,6 +84,7 @@ def _three(given):
     return given if len(given) == 3 else (*given, torch.zeros(given[0].shape[0], dtype=torch.int64))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 def test_labels_that_are_ignored_do_not_count(reduction, monkeypatch):
     x, w, y = inputs()
@@ -123,6 +126,7 @@ def test_scores_that_are_also_returned_stay(monkeypatch):
     assert not onepass.explain(both, *given).fused
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["contrast", "CLIP", "cross entropy of a layer"])
 def test_training_is_left_to_inductor(name, monkeypatch):
     monkeypatch.setattr(reduced_products, "LEAST_ELEMENTS", 1)
@@ -132,6 +136,7 @@ def test_training_is_left_to_inductor(name, monkeypatch):
         assert onepass.explain(PROGRAMS[name], *inputs()).fused
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["contrast", "CLIP", "cross entropy of a layer", "logarithms and entropy"])
 def test_gradients_where_torch_does_not_compile_the_rest(name, monkeypatch):
     x, w, y = inputs()

@@ -53,6 +53,7 @@ def _turned(shape) -> tuple[int, ...]:
     return tuple(strides)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in CHANGED else pytest.mark.slow) for n in VARIANTS])
 def test_no_plan_with_another_meaning_is_read_back(name):
     variant = VARIANTS[name]

@@ -46,7 +46,7 @@ def test_hostile_scores_have_eagers_positions(dtype, executor, monkeypatch):
         assert mine.dtype == torch.int64 and mine.tolist() == eager.tolist()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("largest", [True, False])
 def test_values_and_positions_come_from_one_kernel(largest, executor, monkeypatch):
@@ -73,7 +73,7 @@ DISTANCES = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", DISTANCES)
@@ -87,7 +87,7 @@ def test_the_score_there_is_the_largest_up_to_rounding(name, dtype, executor, mo
     assert lost.max() <= rounds * exact.abs().max()
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("columns", [5, 64, 150])
 def test_masks(columns, executor, monkeypatch):

@@ -116,6 +116,7 @@ def test_a_penalty_beside_the_loss_accumulates():
     assert_as_in_float64(derivatives)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("vectorize", [False, True])
 def test_hessian_and_its_products(vectorize):
     def derivatives(call, leaves):
@@ -140,6 +141,7 @@ def test_forward_over_reverse():
     assert_as_in_float64(derivatives)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("create_graph", [False, True])
 def test_a_cotangent_with_a_tangent(create_graph):
     def derivatives(call, leaves):
@@ -152,6 +154,7 @@ def test_a_cotangent_with_a_tangent(create_graph):
     assert_as_in_float64(derivatives)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("create_graph", [False, True])
 def test_a_batch_of_cotangents(create_graph):
     def derivatives(call, leaves):

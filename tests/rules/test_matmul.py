@@ -40,7 +40,7 @@ def planned(function, inputs):
     return optimize_all(translate(program_of(function, *inputs)).results)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("function", [gaussian, norm, in_space])
 def test_distances_of_bfloat16_are_a_product(function):
     inputs = tensors(BFLOAT16)

@@ -35,7 +35,7 @@ def test_is_typed(law):
     assert instance.right.dims <= instance.left.dims
 
 
-@pytest.mark.sampled(31)
+@pytest.mark.sampled(15)
 @every_rule
 def test_holds(law):
     assert_rule(law)

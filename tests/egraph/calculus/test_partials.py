@@ -115,7 +115,7 @@ def test_a_cast_rounds_the_cotangent_to_its_operands_type():
     assert part == cast(var("g", "float64"), "float64") and part.dtype == "float64"
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", SMOOTH)
 def test_a_row_is_torchs_at_ties_zeros_infinities_and_nan(name):
     assert all(_is_torchs(name, number, part) for number, part in enumerate(_floating(name)))

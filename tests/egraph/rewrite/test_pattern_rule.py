@@ -216,7 +216,7 @@ def test_names_for_caches():
     assert GraphPass(rules=[minimum_by_code]).uuid() is None
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("law", SOUND, ids=lambda law: law.name)
 def test_the_testers_take_pattern_rules(law):
     assert readable(law)

@@ -52,6 +52,7 @@ def test_a_flattened_dim_is_two():
     assert all(d.size < 40 * 70 for kernel in plan.kernels for d in (*kernel.held, *(one.dim for one in kernel.loops)))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("function", [one_set_masked, over_rows_too])
 def test_it_computes_the_right_thing(function):
     plan, inputs = planned(function)

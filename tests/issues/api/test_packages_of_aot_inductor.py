@@ -126,6 +126,7 @@ def without_python(path, folder):
     assert done.stdout == "right\n", done.stdout + done.stderr
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("way", ["backend", "pass"])
 def test_where_inductor_writes_cpp_it_gets_the_graph_as_written(way):
     inputs = given()[:3]

@@ -17,6 +17,7 @@ def dropped(x, keys):
     return torch.nn.functional.dropout(torch.softmax(x @ keys.mT, -1) @ keys, 0.5) * x
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("nested", [False, True])
 def test_both_directions_have_one_mask(nested):
     def function(x, keys):

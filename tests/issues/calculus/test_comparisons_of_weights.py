@@ -54,6 +54,7 @@ def test_saved_values_hold_exponentials_of_bounded_numbers_alone():
     assert saved and not any("exp(t0)" in form or "exp(t0 · 0.5)" in form for form in saved), saved
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("function", [of_differences, of_rows_without_keys])
 @pytest.mark.parametrize("scale", [1.0, 40.0])
 def test_gradients_are_those_of_the_weights_that_count(function, scale):

@@ -54,7 +54,7 @@ def by_triton(plan, values):
     return launcher(plan).results(values, {}, {})
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("function", [chosen, added, given])
 def test_shift_and_logarithm_are_saved_apart(function):
     assert [store.output.name for store in trained(function).stores.saved] == ["shift", "log"]

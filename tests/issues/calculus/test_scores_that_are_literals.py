@@ -31,6 +31,7 @@ def test_no_exponential_of_a_literal_is_taken_apart():
     assert "exponential_of_shift" not in {step.rule for step in region.gradients.rules}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_gradient_is_eagers(dtype):
     q, k, v = inputs(dtype)

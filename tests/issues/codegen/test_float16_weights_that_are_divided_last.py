@@ -39,6 +39,7 @@ def test_only_bfloat16_is_rounded_before_the_division(dtype, rounded):
     assert (f".to(tl.{str(dtype)[6:]}), v_tile" in text) == rounded
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("largest", [4.0, 11.0])
 @pytest.mark.parametrize("executor", ["tiled", "triton"])
 def test_weights_of_billionths_count(executor, largest):

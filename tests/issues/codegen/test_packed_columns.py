@@ -64,6 +64,7 @@ def test_others_stay_choices():
     assert "tl.join(" not in text_of(rotated)
 
 
+@pytest.mark.sampled(1)
 @interpreted
 @pytest.mark.parametrize("unpacked", [pairs, signed_pairs, rotated])
 def test_it_computes_the_right_thing(unpacked):

@@ -39,6 +39,7 @@ def backward_of(dtype):
     return training(found.text, [False, False, False, True]).every.region.plan
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype, kept", [(torch.float32, True), (torch.bfloat16, False)])
 def test_what_is_emitted(dtype, kept):
     (kernel,) = (plan := backward_of(dtype)).kernels

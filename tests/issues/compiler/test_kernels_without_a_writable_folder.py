@@ -69,11 +69,11 @@ def region(request, monkeypatch, tmp_path):
     load.cache_clear()
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 def test_the_kernel_runs(region):
     assert region.ran == "triton" and region.notes == ()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 def test_and_no_half_written_file_stays(region, tmp_path):
     assert not [path for path in tmp_path.rglob("*") if path.suffix == ".tmp"]

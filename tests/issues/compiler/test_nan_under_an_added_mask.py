@@ -88,7 +88,7 @@ def test_what_a_result_tells_is_what_eager_shows(mask, weights):
     assert is_nan_sensitive(results(function)[0].term) == shown == (weights in TELLS)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("weights", ["softmax", "logarithm", "times a test"])
 @pytest.mark.parametrize("mask", ADDED)
 def test_nothing_is_told_and_the_mask_bounds_the_loop(mask, weights):
@@ -106,7 +106,7 @@ def test_a_row_without_a_key_is_no_nan():
     assert bounded(sdpa) and not is_nan_sensitive(results(sdpa)[0].term)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("weights", TELLS)
 def test_what_is_told_is_right(weights):
     function = attention(ADDED["a choice of numbers"], TELLS[weights])

@@ -40,7 +40,7 @@ def inputs(*more):
     return [*(torch.randn(2, 2, 60, 16) for _ in range(3)), *more]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("make", "read"), [(Biased, "weight["), (lambda: by_function, "table["), (lambda: renewed, "embedding[i, j, h]")]
 )

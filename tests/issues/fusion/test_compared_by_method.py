@@ -47,7 +47,7 @@ def written_by_method(name):
     return backend, read
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.usefixtures("fresh")
 @pytest.mark.parametrize("name", COMPARED)
 def test_a_region_reads_what_is_compared(name):

@@ -25,6 +25,7 @@ def _inputs(length, device="cpu", dtype=torch.bfloat16):
     return make(2, 4, length, 128), make(2, 4, length, 64), make(length, 32), k, v
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("hopper", [True, False])
 def test_they_stay_outside_where_the_form_is_worth_it(hopper, monkeypatch):
     monkeypatch.setattr(estimates, "is_hopper", lambda device: hopper)

@@ -73,7 +73,7 @@ def _compiled(function, dynamic):
     return torch.compile(function, backend=onepass_backend, options=options, dynamic=dynamic)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("function", COPIED)
 def test_nothing_is_copied_behind_the_kernel(function):
     fused, inputs = _compiled(function, False), _inputs()
@@ -85,7 +85,7 @@ def test_nothing_is_copied_behind_the_kernel(function):
     assert ("aten::clone" in behind) == COPIED[function]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("function", COPIED)
 def test_it_computes_the_same_with_the_same_strides(function, dynamic):

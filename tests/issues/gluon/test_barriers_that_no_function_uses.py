@@ -54,6 +54,7 @@ def test_a_joined_kernel_initialises_the_barriers_that_it_uses(form, plan):
     assert ("turn_come" in text) == form.in_order
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["full", "causal", "evoformer"])
 def test_a_forward_kernel_initialises_the_barriers_that_it_uses(kind):
     text = source_of(plan_of(kind, 64))[2].text

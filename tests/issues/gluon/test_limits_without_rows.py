@@ -82,6 +82,7 @@ def test_what_fails_while_choosing_does_not_reach_the_caller(monkeypatch):
         torch.compile(attend, backend=onepass_backend, options={**options, "strict": True})(*given_inputs)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.usefixtures("fresh")
 @pytest.mark.parametrize("executor", ["tiled", "triton"])
 def test_it_is_right(executor):

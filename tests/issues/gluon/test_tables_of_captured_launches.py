@@ -22,6 +22,7 @@ class _Kernel:
         return lambda *arguments, **options: None
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("captured", [True, False])
 def test_a_captured_launch_leaves_its_table(monkeypatch, captured):
     monkeypatch.setattr(block_map, "capturing", lambda device: captured)

@@ -178,7 +178,7 @@ def test_what_no_place_is_right_for_is_refused():
 UNSWITCHED = [f for f in (*FUSED, items_of_a_tuple) if f is not switched]  # that one records gradients again
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("function", UNSWITCHED, ids=lambda f: f.__name__)
 def test_without_gradients_it_is_as_it_was(function):
     given = heads()

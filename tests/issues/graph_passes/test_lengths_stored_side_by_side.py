@@ -72,13 +72,14 @@ def compiled_once(function, heads: int, transposed: str) -> onepass.Report:
     return report
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("transposed", ["q", "qkv"])
 @pytest.mark.parametrize("function", FUSED, ids=lambda f: f.__name__)
 def test_another_length_is_no_other_graph(function, transposed):
     assert compiled_once(function, 2, transposed).regions
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("function", [refused, of_one_column], ids=lambda f: f.__name__)
 def test_what_is_refused_leaves_no_guard(function):
     report = compiled_once(function, 2, "qkv")

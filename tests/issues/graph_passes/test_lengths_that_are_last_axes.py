@@ -34,6 +34,7 @@ CASES = {  # function, shapes at lengths of rows and columns
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", CASES)
 def test_another_length_is_no_other_graph(name):
     function, shapes = CASES[name]

@@ -46,7 +46,7 @@ def argument(q, k, v):
     return out, view
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("function", [result, twice, operand, scores, argument])
 def test_shapes_are_eagers(function):
     torch.manual_seed(0)

@@ -50,7 +50,7 @@ def compiled(function, inner, monkeypatch):
     return torch.compile(function, backend="onepass", options={"inner": inner, "strict": True}), copies
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("inner", ["eager", "inductor"])
 @pytest.mark.parametrize("function", [copied_before, both_returned, through_a_view])
 def test_values_and_gradients_are_eagers(function, inner, monkeypatch):

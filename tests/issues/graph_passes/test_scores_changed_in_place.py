@@ -76,7 +76,7 @@ def run(function):
     return sum(region.count for report in reports() for region in report.regions)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("function", KEPT)
 def test_changes_of_an_intermediate_are_part_of_the_region(function):
     assert run(function) == 1

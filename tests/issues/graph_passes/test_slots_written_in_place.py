@@ -68,7 +68,7 @@ def given(dtype=torch.int64):
     return cache, slot, torch.randn(len(slot), HEADS, WIDTH), q
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("write", WRITES)
@@ -78,7 +78,7 @@ def test_assignment_is_to_the_input(write, dynamic, dtype):
     assert node.args[0].op == "placeholder"
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("write", WRITES)

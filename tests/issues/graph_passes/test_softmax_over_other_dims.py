@@ -84,7 +84,7 @@ def test_it_is_fused_and_right(form, dim, way):
     assert len(found.regions) == 1 and not found.refusals and not found.failures
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("form", FORMS, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("dim", DIMS)
 def test_what_is_refused_is_right_too(form, dim):

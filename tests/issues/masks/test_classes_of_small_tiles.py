@@ -33,6 +33,7 @@ def test_a_program_classes_no_more_elements_than_it_should(row_tile, tile):
     assert kernel.columns or config.loop_tile == 1
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("row_tile,tile", [(32, 16), (16, 64)])
 def test_the_classes_are_right(row_tile, tile):
     mask = torch.rand(ROWS, COLUMNS, generator=torch.Generator().manual_seed(0)) < 0.5

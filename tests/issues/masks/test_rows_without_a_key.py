@@ -62,7 +62,7 @@ def test_a_factor_is_multiplied_into_moderate_scores_only(function):
     assert ("- shift[:, None]) * 1.44" in text) != (function is moderate)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("fill", [-1e9, -1e12, torch.finfo(torch.float32).min])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("function", HIDING)

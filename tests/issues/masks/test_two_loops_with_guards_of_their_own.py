@@ -44,7 +44,7 @@ def case(request, monkeypatch):
     return plan, {t.name: inputs[t.name] for t in plan.inputs}
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", GUARDS, indirect=True)
 def test_each_loop_follows_its_own_map(case):
     plan, inputs = case

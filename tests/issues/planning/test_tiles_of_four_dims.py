@@ -50,7 +50,7 @@ def _plan(function, inputs):
     return own_plan(translate(program_of(function, *inputs)).results)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("width", [64, 96, 128])
 @pytest.mark.parametrize("function", [of_three, whole])
 def test_what_is_no_matrix_has_small_tiles(function, width):
@@ -59,7 +59,7 @@ def test_what_is_no_matrix_has_small_tiles(function, width):
     assert default_for(kernel, "sm_90") == THREE_DIMS
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("width", [64, 96, 128])
 def test_places_are_products_of_matrices_too(width):
     plan = _plan(placed, _inputs(placed, 300, 333, width, torch.bfloat16))
@@ -67,7 +67,7 @@ def test_places_are_products_of_matrices_too(width):
     assert len(texts) == 2 and all("tl.dot" in text and "None, :, :" not in text for text in texts)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("width", [64, 96, 128])
 def test_mixed_scores_are_products_of_matrices(width):
     plan = _plan(mixed, _inputs(mixed, 300, 333, width, torch.bfloat16))

@@ -49,7 +49,7 @@ def test_one_row_has_no_tiles_of_rows():
     assert all(not kernel.columns for kernel in plan.kernels)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("executor", ["tiled", "triton"])
 @pytest.mark.parametrize("function", [plain, causal])
 @pytest.mark.parametrize("rows, columns, kind", [(70, 150, torch.float32), (33, 65, torch.bfloat16)])

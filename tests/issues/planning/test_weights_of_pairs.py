@@ -35,6 +35,7 @@ def planned(function):
     return optimize_all(translate(program_of(function, *inputs.values())).results).plan, inputs
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("function", CASES)
 def test_weights_come_in_tiles_of_rows_and_columns(function):
     plan, _ = planned(function)

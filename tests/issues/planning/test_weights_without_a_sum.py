@@ -75,6 +75,7 @@ def test_a_kernel_sums_and_another_writes_tiles(function):
     assert "tl.dot(" in emit(writes, found.plan).text
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("function", [said_twice, softmax_said_twice])
 def test_weights_said_twice_leave_nothing_outside(function):
     report = onepass.explain(function, *inputs())

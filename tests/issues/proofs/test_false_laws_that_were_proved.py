@@ -175,7 +175,7 @@ def many(times: int):
 HUGE = [deep(5000), deep(200), doubling(60), doubling(12), nested(30), powers(12), many(40), many(8)]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("left", HUGE, ids=lambda x: str(x)[:20])
 def test_deep_and_huge_rules_get_an_answer_in_bounded_time(left):
     names = sorted({n.attrs[0] for n in [*_nodes(left)] if n.op == "var"})

@@ -28,6 +28,7 @@ def inputs():
     return [torch.randn(1, 2, 24, 16) for _ in range(3)]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("function", [one_head, selected, vectors])
 def test_it_is_one_region(function):
     found = onepass.explain(function, *inputs())

@@ -51,7 +51,7 @@ def another_behind(q, k, v, bias):
 BEHIND = [bias_behind, view_behind, positions_behind]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("function", BEHIND, ids=lambda f: f.__name__)
 def test_in_training_it_is_left_as_written(function, way):
@@ -68,6 +68,7 @@ def test_what_no_backward_reads_may_change(function, way):
     assert fused(like_eager(function, *given(), way=way, requires=3)) == 1
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("function", BEHIND, ids=lambda f: f.__name__)
 def test_without_gradients_it_is_fused(function):
     run = torch.compile(function, backend=onepass_backend, options={"strict": True, **WAYS["eager"]})

@@ -39,7 +39,7 @@ def compiled(function, runs: list, inner: str):
     return torch.compile(function, backend=backend)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @torch.no_grad()
 @pytest.mark.parametrize("inner", ["eager", "inductor"])
 @pytest.mark.parametrize("function", [written_between, written_before])

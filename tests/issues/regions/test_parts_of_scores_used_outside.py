@@ -25,6 +25,7 @@ def parts_in_pointwise_code(q, k, v):
     return torch.softmax(one, -1) @ v, other.exp()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("function", [scores_in_parts, weights_in_parts, parts_in_pointwise_code])
 @pytest.mark.parametrize("gradients", [False, True])
 def test_each_part_is_a_result(function, gradients):

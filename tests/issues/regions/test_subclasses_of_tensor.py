@@ -74,7 +74,7 @@ def of_all_graphs(kind):
     return [one for found in records.reports() for one in getattr(found, kind)]
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("way", ["eager", "inductor"])
 @pytest.mark.parametrize("which", [(0, 1, 2), (0,), (2,)])
 def test_the_refusal_names_the_subclass_and_the_way_out(way, which):
@@ -133,7 +133,7 @@ def test_a_subclass_that_only_hears_of_calls_is_fused_and_hears_of_none(grad):
     assert len(records.reports()[-1].regions) == 1
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("way", ["eager", "inductor"])
 @pytest.mark.parametrize("kind", [torch.nn.Parameter, torch.nn.Buffer])
 def test_parameters_and_buffers_are_plain(kind, way):

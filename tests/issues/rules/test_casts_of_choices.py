@@ -65,7 +65,7 @@ def test_the_fill_becomes_infinite_where_it_does_not_fit(make, kind, fill, beyon
     assert beyond == (-math.inf in literals) != (fill in literals)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("executor", ["tiled", "triton"])
 @pytest.mark.parametrize(("make", "kind", "fill", "beyond"), CASES, ids=named)
 def test_a_row_without_a_key_is_as_in_eager(make, kind, fill, beyond, executor):

@@ -25,6 +25,7 @@ def through_a_view(q, k, v):
     return again, moved
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("function", [copied_before, through_a_view])
 def test_values_and_gradients_are_eagers(function):
     torch.manual_seed(0)

@@ -48,7 +48,7 @@ def inputs():
     return [torch.randn(1, 2, LENGTH, 16, generator=generator) for _ in range(3)]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", MASKS)
 def test_the_mask_is_what_eager_makes(name):
     function = attend(MASKS[name])

@@ -30,6 +30,7 @@ def gradient(run, given):
     return found
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_each_tensor_has_a_name_of_its_own_and_gradients_are_right(dynamic, given, monkeypatch):
     seen, plain = [], BackwardRunner.gradients

@@ -44,6 +44,7 @@ def test_the_forward_has_no_choice(function):
     assert "where" not in {node.op for node in subterms(store.term)}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("function", [attention, normalised, clamped])
 def test_values_and_gradients_are_eagers(function):
     q, k, v = tensors()

@@ -17,7 +17,7 @@ def below_the_diagonal(q, k, v):
     return torch.where(keep.any(-1, keepdim=True), weights, 0.0) @ v
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("length", [1, 2, 9])
 def test_gradients_are_eagers(length):
     torch.manual_seed(0)

@@ -53,6 +53,7 @@ def test_values_without_a_float_are_multiplied_in_half_precision():
     assert "ieee" not in TRITON.source(kernel, plan)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int32])
 @pytest.mark.parametrize("unpacked", [by_shifts, by_quotients, by_masks])
 def test_numbers(unpacked, dtype):
@@ -71,7 +72,7 @@ SHIFTS = {
 }
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64])
 @pytest.mark.parametrize("name", SHIFTS)
 def test_bits(name, dtype):

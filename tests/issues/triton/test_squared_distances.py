@@ -38,7 +38,7 @@ def test_tiles_are_small_where_three_dims_meet(function, small):
     assert all((default_for(kernel, "sm_90") == THREE_DIMS) == small for kernel in plan.kernels)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")
 @pytest.mark.parametrize("function", [of_neighbours, distances])
 @pytest.mark.parametrize("width", [16, 24])

@@ -55,7 +55,7 @@ def batch(rows):
     return pages.batch(rows, 8, (1, SLOTS - 1, SLOTS, SLOTS + 1, 0, 3 * SLOTS, pages.ROW * SLOTS))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("function", [f for f in PROGRAMS if f is not quantised_by_page], ids=lambda f: f.__name__)
@@ -63,6 +63,7 @@ def test_pages_are_read_as_before(function, rows, config, monkeypatch):
     is_read_as_before(function, rows, config, monkeypatch)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
 def test_scales_of_pages_are_read_as_before(config, monkeypatch):
     """For one row: for more, pages with scales are gathered in front."""

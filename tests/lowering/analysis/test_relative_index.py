@@ -94,7 +94,7 @@ def any_size(monkeypatch):
     monkeypatch.setattr(relative_index, "MIN_SAVED_WORK", 1)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("function", VARIANTS, ids=lambda f: f.__name__)
 def test_values_are_those_of_float64(function, any_size):
     plan, inputs, exact = made(function)

@@ -21,6 +21,7 @@ def configurations():
     return of_configurations()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("executor", REACHED)
 def test_configurations_that_differ_by_a_tenth_are_ranked(configurations, executor):
     inside, over_all, count = configurations[executor]

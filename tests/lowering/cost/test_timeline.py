@@ -48,7 +48,7 @@ def overlaps(boxes):
     return [(a, b) for a, b in pairwise(ordered) if b.start < a.end * (1 - 1e-9)]
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_picture_is_the_estimates(kind, dtype):
@@ -144,7 +144,7 @@ def test_a_kernel_without_a_loop_says_so():
     assert with_loops.seconds + without.seconds == pytest.approx(seconds(plan))
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("variant", every(), ids=lambda variant: variant.name)
 def test_every_variant_has_one_or_says_why(variant):
     torch._dynamo.reset()

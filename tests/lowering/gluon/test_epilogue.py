@@ -50,6 +50,7 @@ def text_of(plan, **changes):
     return emit(binding, plan, schedule, prepare(binding, schedule, {}, tensors).shape).text
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("width", (64, 96, 128))
 def test_a_gate_is_copied_and_no_thread_has_its_addresses(width):
     text = text_of(planned(gate, like(width), width=width))

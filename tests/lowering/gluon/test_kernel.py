@@ -57,7 +57,7 @@ def plans():
     return plan
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_variant_binds_and_its_text_is_python(kind, plans):
     _, _, source = source_of(plans(kind))
@@ -102,7 +102,7 @@ def test_registers_and_shared_memory_of_residents_fit_a_multiprocessor(residents
     assert all(n % 8 == 0 for n in s.registers) and residents * (s.shared + 1024) <= H200.shared_bytes + 1024
 
 
-@pytest.mark.sampled(31)
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("consumers", [1, 2, 3])
 @pytest.mark.parametrize("kind", ["full", "window", "difference"])
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def _kept(kind, rows, length):
     }[kind]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["full", "causal", "window", "shifted"])
 @pytest.mark.parametrize("rows,length,tile", [(512, 512, 128), (300, 517, 64), (700, 200, 128)])
 def test_ranges_hold_what_the_guard_keeps_and_say_what_is_full(kind, rows, length, tile, plans):
@@ -173,7 +173,7 @@ def test_ranges_hold_what_the_guard_keeps_and_say_what_is_full(kind, rows, lengt
             assert mine[:, t * tile : t * tile + tile].all()
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["window", "prefix", "longformer", "dilated"])
 @pytest.mark.parametrize("rows,length,height,tile", [(2048, 2048, 192, 128), (300, 1517, 64, 64)])
 def test_classes_of_tiles_agree_with_every_element(kind, rows, length, height, tile, plans):
@@ -187,6 +187,7 @@ def test_classes_of_tiles_agree_with_every_element(kind, rows, length, height, t
         assert one != FULL or (mine.all() and mine.shape[1] == tile)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind,listed", [("longformer", True), ("documents", True), ("prefix", False)])
 def test_items_follow_lists_where_a_guard_is_no_single_range(kind, listed):
     plan = plan_of(kind, 64, rows=4096, columns=4096)
@@ -202,7 +203,7 @@ def test_items_follow_lists_where_a_guard_is_no_single_range(kind, listed):
     )
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "kind,masked,skewed",
     [("full", "none", False), ("causal", "first", False), ("window", "some", False), ("shifted", "some", True)],
@@ -213,7 +214,7 @@ def test_what_sizes_say_of_the_text(kind, masked, skewed, plans):
     assert (shape.masked, shape.skewed) == (masked, skewed)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind,residents", [("full", 1), ("causal", 1), ("window", 3), ("documents", 3)])
 def test_short_items_share_a_multiprocessor(kind, residents):
     binding = bind(plan_of(kind, 64, rows=4096, columns=4096).kernels[0])
@@ -241,6 +242,7 @@ def test_grid_points_are_worked_on_few_at_a_time_and_more_at_the_end(points, pro
     assert programs <= found[-1][1] - found[-1][0] <= max(programs, many) or len(found) == 1
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind,chained", [("causal", True), ("full", True), ("shifted", True), ("window", False)])
 def test_items_are_chained_where_no_tile_is_left_out_at_their_end(kind, chained, plans):
     config = HopperConfig(2, 64, 2, 2, turns=True, chained=True)

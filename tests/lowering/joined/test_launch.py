@@ -63,6 +63,7 @@ def test_what_is_stored_for_rows_and_columns_is_stored_by_the_joined_kernel_wher
     assert found._by_forms(lambda form: run(form, ())) is best is found.joined
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("turned", [False, True])
 def test_two_biases_have_gradients_in_kernels_of_their_own(turned):
     """One tile in shared memory leaves for one tensor."""

@@ -36,7 +36,7 @@ def halves_of(text):
     return body.split("    else:\n")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_warpgroup_has_half_of_the_products(kind, plans):
     binding, config, source = joined_source_of(plans(kind))

@@ -65,7 +65,7 @@ def check_order(added, binding, config, call):
         assert rows == wanted[::-1]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("places", [3, 7, 132])
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize("kind", KINDS)
@@ -78,7 +78,7 @@ def test_programs_add_from_the_last_rows_to_the_first_and_all_end(kind, size, pl
     check_order(run(programs, ranges, call.listed.tolist(), around), binding, config, call)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("places", [3, 132])
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize("kind", ["causal", "groups"])
@@ -126,7 +126,7 @@ def test_where_it_is_not_known_who_adds_kernels_stay_apart(kind):
         call_of(kind, 2048, 2048, 64, 132)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("width", [64, 128, 256])
 @pytest.mark.parametrize("kind", ["causal", "groups"])

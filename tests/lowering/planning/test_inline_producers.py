@@ -45,6 +45,7 @@ def named(function, plan, inputs):
     return {t.name: every[t.name] for t in plan.inputs}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("function", [invariant_points, free_points, masked_points])
 def test_a_loop_writes_what_the_next_kernel_reads(function):
     plan = planned(function, tensors(rows=64, heads=12, dtype=torch.bfloat16))

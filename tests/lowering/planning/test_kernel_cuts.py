@@ -29,6 +29,7 @@ def parts(plan) -> list[Store]:
     return [s for kernel in plan.kernels for s in kernel.stores if s.output.name not in results]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", VARIANTS)
 def test_what_is_stored_to_save_time_may_be_computed_again(name):
     """Each set alone, then all of them: fewer parts, and the same results."""

@@ -27,7 +27,7 @@ def planned(function, inputs) -> Plan:
     return optimize_all(translate(program_of(function, *inputs)).results).plan
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", FEWEST.values())
 def test_no_plan_of_a_suite_wastes(name):
     problem = CASES[name].make("cpu", torch.bfloat16)

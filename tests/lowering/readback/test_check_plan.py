@@ -57,6 +57,7 @@ def test_a_plan_of_something_else_is_refused():
     assert "it was not read back" in differs(attention(*SHAPES["small"][:3], 8)[1], plan)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", SHAPES)
 def test_no_change_of_a_record_goes_unseen(name):
     """But for what changes nothing here: an exact range that is tested all the same, a finite mask where each row keeps

@@ -64,7 +64,7 @@ FACTS = [  # problem, registers by consumers, (bound, unit), interval and consum
 ]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("make_problem, registers, bound, best", [f[1:] for f in FACTS], ids=[f[0] for f in FACTS])
 def test_fact(make_problem, registers, bound, best):
     problem = make_problem() if registers is None else with_registers(make_problem(), *registers)

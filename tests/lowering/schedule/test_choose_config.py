@@ -83,7 +83,7 @@ def test_without_a_solver_and_a_schedule_that_ships_the_settings_are_predicted(m
     best.cache_clear()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind, size", [("bias", 128), ("softcap", 96), ("narrow", 192)])
 def test_a_first_use_builds_small_models_only(kind, size, monkeypatch):
     """What has no place in the work of a first use stays unknown, and its settings are predicted."""

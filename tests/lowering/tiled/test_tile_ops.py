@@ -56,6 +56,7 @@ def test_additive_bias_and_a_state_that_is_shared():
     check(case)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.usefixtures("tiles")
 def test_sums_of_products_with_and_without_a_causal_guard():
     b, i, j, d, e = Dim("b", 2), Dim("i", 300), Dim("j", 300), Dim("d", 16), Dim("e", 20)

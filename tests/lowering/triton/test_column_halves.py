@@ -53,6 +53,7 @@ def launched(function, tensors, config, piece=0):
     return found, [source.text for source in run._sources.values()]
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
 @pytest.mark.parametrize("chunks, piece", [(1, 0), (3, 0), (1, 16), (2, 32)])
 @pytest.mark.parametrize("function", [plain, with_a_sum, of_half_the_width])

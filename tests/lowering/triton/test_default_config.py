@@ -148,6 +148,7 @@ def test_bytes_for_few_rows_are_read_by_small_programs(kind, paged, expected):
     assert default_for(kernel, "sm_90") == TritonConfig(64, 64, 4, 3)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("slots, tile", [(64, 64), (32, 128), (128, 128)])
 def test_pages_up_to_a_length_are_tiles_where_a_tile_would_be_two(slots, tile):
     def attention(q, k, v, table, length):

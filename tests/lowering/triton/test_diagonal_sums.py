@@ -34,7 +34,7 @@ PLACES = {
 }
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("tile", [(16, 16), (64, 16), (16, 64), (32, 32)])
 @pytest.mark.parametrize("rows, columns", [(1, 1), (1, 70), (70, 1), (50, 70), (70, 50), (64, 64)])
 @pytest.mark.parametrize("name", PLACES)

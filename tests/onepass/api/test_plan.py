@@ -42,6 +42,7 @@ def qkv():
     return [torch.randn(2, 24, 16) for _ in range(3)]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "options",
     [TILED, {"inner": "eager"}, pytest.param({}, marks=pytest.mark.slow)],
@@ -289,6 +290,7 @@ def test_a_module_whose_calls_never_settle():
         onepass.plan(Counting(), *qkv(), **TILED)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("known", [True, False], ids=["this torch", "as torch 2.11"])
 def test_many_plans_of_one_function(known, monkeypatch):
     if not known:  # torch.compile of 2.11 gives no function graphs of its own

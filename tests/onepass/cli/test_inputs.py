@@ -113,6 +113,7 @@ def test_large_sizes_on_meta_take_no_time_and_have_the_estimates(tmp_path, capsy
     assert "<svg class=\"schedule\"" in (tmp_path / "out.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("device", ["h100", "cpu"])
 def test_fusion_is_decided_as_on_the_gpu_that_was_asked_for(device, tmp_path, capsys):
     """A cache in int8 that one query reads: a kernel reads it as it is, torch's kernel on a CPU reads a copy."""

@@ -72,7 +72,7 @@ def found() -> dict[str, Derivation]:
     return {f.__name__: optimize((c := captured(f)).term, c.output, c.order).derivation for f in SPELLINGS}
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("function", SPELLINGS, ids=lambda f: f.__name__)
 def test_the_chain_leads_from_the_captured_to_the_extracted_term(function):
     region = captured(function)
@@ -304,6 +304,7 @@ def test_verify_says_which_step_is_wrong(file, capsys):
     assert "proves nothing: step 4: factor_out_of_sum: " in capsys.readouterr().err
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "change",
     [

@@ -135,7 +135,7 @@ def hold_forgeries(data, path, draw, forgeries, unproved=()):
         assert len(str(refused.value)) > 20
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", RECORDS)
 def test_each_variants_gradients_hold_and_forgeries_are_refused(name, tmp_path):
     found = of_variant(name, "gradients")

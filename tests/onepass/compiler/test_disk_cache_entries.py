@@ -138,7 +138,7 @@ def test_what_an_entry_says_of_another_form_is_planned_and_reported_anew():
     assert second.extracted == second.captured and len(second.kernels[0].loops) > len(first.kernels[0].loops)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "stored",
     [

@@ -32,6 +32,7 @@ def parts_of(tensors):
     return [SIDES.with_keys(tensors, list(keys)) for keys in zip(*shards, strict=True)]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("derived", [True, False], ids=["derived backward", "autograd"])
 def test_parts_add_up(dtype, derived):

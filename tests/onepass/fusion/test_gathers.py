@@ -204,6 +204,7 @@ def test_a_gather_inside_of_a_checkpoint():
     assert any("computed in the kernel" in note for note in onepass.reports()[-1].regions[0].around)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("mode", ["always", "never"])
 def test_the_option_decides_first(mode):
     found = gradients(compiled(by_index, fuse_loads=mode), leaves(inputs()))

@@ -78,6 +78,7 @@ def test_a_mask_of_data_is_drawn_for_the_call():
     assert first.notes[1] == "at h = 0" and "of the data of this call" in first.notes
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.bool])
 def test_masks_of_every_dtype_are_read(kind):
     def biased(q, k, v, mask):

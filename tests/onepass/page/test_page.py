@@ -134,6 +134,7 @@ SAID = {  # of each family: what its page says
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_what_a_page_says(family, reports):
     report, found = reports[family], read(page(reports[family]))
@@ -247,7 +248,7 @@ def test_a_page_is_made_of_data_that_is_there_already(reports, monkeypatch):
     assert kept.regions[0].data.plan.kernels and kept.regions[0].lines and not kept.regions[0].data.tensors
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("variant", every(), ids=lambda variant: variant.name)
 def test_every_variant_has_a_whole_page(variant, caplog):
     torch._dynamo.reset()

@@ -52,7 +52,7 @@ BROKEN = [
 ]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("function, name, line", BROKEN)
 def test_an_unknown_operation_between_contractions_is_named(function, name, line, dynamic):
@@ -94,7 +94,7 @@ def normal_networks():
     return {"mlp": mlp, "norm": nn.LayerNorm(32), "convolutions": convolutions, "gate": Gate()}
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("look", [regions_of, aten_regions_of])
 @pytest.mark.parametrize("name", normal_networks())
 def test_nothing_is_said_of_ordinary_networks(name, look):

@@ -37,7 +37,7 @@ FORMS = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", FORMS)
 def test_attention_in_a_layer_is_fused_and_right(name):
     layer = Layer(**FORMS[name]).eval()

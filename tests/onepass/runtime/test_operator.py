@@ -28,6 +28,7 @@ def text(dtype=torch.float32) -> str:
     return compiled_region.make(program_of(attention, *arguments(dtype)), Options(libraries=False)).text
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("differentiable", [False, True])
 def test_pytorch_checks_the_operation(differentiable):
     inputs = [x.requires_grad_(differentiable) for x in arguments()]

@@ -126,6 +126,7 @@ def test_who_adds_by_chance_says_so_and_does_not_run_where_it_is_asked_for(monke
     assert any("order that is not fixed" in note for note in onepass.reports()[-1].regions[0].notes)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("asked, said", [(True, "; deterministic"), (False, ", unless a GPU joins two kernels")])
 def test_the_report_says_it_of_both_plans(asked, said):
     inputs = [torch.randn(2, 300, 16, requires_grad=True) for _ in range(3)]

@@ -74,7 +74,7 @@ def test_gradcheck_of_forward_mode_in_float64():
     assert tangent_operator._RUNNERS
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("given", [c for n in (1, 2, 3) for c in itertools.combinations(range(3), n)])
 def test_each_set_of_tangents(given):
     tensors, changes = inputs(), [c if k in given else None for k, c in enumerate(inputs(seed=1))]
@@ -83,6 +83,7 @@ def test_each_set_of_tangents(given):
     assert said()[0].startswith("forward mode: derived, 1 kernel\n") and said()[1] == "tiled"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("given", [(True, True, True), (False, False, True)])
 def test_a_result_that_no_tangent_reaches_has_none(given):
     tensors, changes = inputs(), [c if g else None for c, g in zip(inputs(seed=1), given, strict=True)]
@@ -241,6 +242,7 @@ def test_what_is_not_derived_runs_the_original_calls():
     assert said()[0].startswith("forward mode: the original calls (a reduction by max over")
 
 
+@pytest.mark.sampled(1)
 @INNER
 def test_what_is_not_derived_inside_of_a_compiled_function(inner):
     run, given = compiled(jvp_of(largest), inner=inner), (*inputs(), *inputs(seed=1))

@@ -78,6 +78,7 @@ def test_the_loop_of_the_queries_adds_up_by_distance(change, mask):
     assert all(len(shape) <= 3 and max(shape) < 2 * LENGTH for shape in parts(plan).values())
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("rows, columns", [(64, 64), (128, 64)])
 def test_slots_take_a_thirty_second_of_rows_by_columns(rows, columns):
     plan = backward_of(attend(relative), *leaves(SHAPE, SHAPE, SHAPE, TABLES["relative"]))

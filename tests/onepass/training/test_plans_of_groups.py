@@ -90,7 +90,7 @@ def hold_one_loop(plan, outer: list[int]):
     return shared, loop
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("function", SPELLINGS, ids=lambda f: f.__name__)
 def test_the_members_of_a_group_are_around_the_loop(function):
     plan = backward_of(function, *leaves((2, 8, LENGTH, 128), (2, 2, LENGTH, 128), (2, 2, LENGTH, 128)))

@@ -62,7 +62,7 @@ def test_a_mask_limits_the_loop_of_the_tangents():
     assert kernel.loops[0].ranges and kernel.loops[0].ranges[0].uppers
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("changed", ["q", "k", "v", "qk", "qv"])
 def test_each_set_of_tangents_has_a_plan_that_reads_no_others(changed):
     found = tangent_plan(text_of(softmax), [name in changed for name in "qkv"])

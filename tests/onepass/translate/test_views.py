@@ -14,7 +14,7 @@ ORDERS = sorted(permutations(range(4)))
 pytestmark = pytest.mark.usefixtures("fresh")
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("order", ORDERS)
 def test_each_permutation_equals_eager(order):
     def attention(q, k, v):
@@ -29,7 +29,7 @@ def test_each_permutation_equals_eager(order):
     torch.testing.assert_close(result, attention(*arguments), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("order", [(0, 1, 3, 2), (1, 2, 0, 3), (2, 3, 1, 0)])
 def test_inductor_does_not_undo_it(order):
     def attention(q, k, v):

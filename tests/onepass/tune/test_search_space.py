@@ -78,6 +78,7 @@ def test_known_rules_are_exact(name):
         assert (predicted(PROBLEMS[name], chosen) == inf) == failed, chosen
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", HELD)
 def test_thirty_trials_are_enough(name):
     problem = PROBLEMS[name]
@@ -106,6 +107,7 @@ def test_every_problem_was_replayed_with_twenty_seeds():
             assert tuned < drawn or tuned == drawn == 1.0, (row, count)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", STRICT)
 def test_few_trials_spill_where_spills_are_refused(name):
     """What a thread would lack is known before; without that, it is learned from registers and shared memory."""

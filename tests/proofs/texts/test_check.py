@@ -63,6 +63,7 @@ def quick(name, among=QUICK):
     return pytest.param(name, marks=[] if name in among else [pytest.mark.slow])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", [quick(name) for name in VARIANTS])
 def test_variant(name):
     hold(*without_kernel(VARIANTS[name]))
@@ -125,6 +126,7 @@ def documents(q, k, v, ids):
     return torch.softmax(score, -1) @ v
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("length", [64, 77])
 def test_block_maps(length, monkeypatch):
     monkeypatch.setattr(block_map, "MIN_TILES", 1)
@@ -135,7 +137,7 @@ def test_block_maps(length, monkeypatch):
     assert any("map" in name for name in one.inputs)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("rows, columns", [(1, 1), (16, 16), (17, 33), (33, 17), (32, 64), (31, 1)])
 @pytest.mark.parametrize("config", [TritonConfig(16, 16), TritonConfig(32, 16), TritonConfig(16, 32)], ids=str)
 def test_sizes_and_tiles(rows, columns, config):

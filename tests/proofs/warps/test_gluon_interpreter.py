@@ -181,6 +181,7 @@ def test_forward(kind, monkeypatch):
     hold(forward(kind, rows=length, columns=length, batch=batch, heads=heads), kind not in QUICK)
 
 
+@pytest.mark.sampled(1)
 @needs_gluon
 @pytest.mark.parametrize("columns", [260, 300, 320])
 def test_positions_of_extrema(columns, monkeypatch):
