@@ -165,7 +165,8 @@ WIDE_LIMITS = {-inf: -(2**63), inf: 2**63 - 1}
 
 def helpers(text: str, dialect: Dialect) -> str:
     """The definitions of the helper functions that the text calls."""
-    used = [name for name in HELPERS if re.search(rf"\b{name}\b", text)]
+    words = {*re.findall(r"\w+", text)}
+    used = [name for name in HELPERS if name in words]
     return "".join(_helper(name, dialect) for name in used)
 
 
