@@ -283,8 +283,10 @@ def _reads_its_parts(plan: Plan) -> bool:
 
 
 def _with_note(plan: Plan, start: _Found, found: _Found) -> Plan:
-    """The plan with a sentence that names both estimates."""
+    """The plan with a sentence that names both estimates, or says that the other plan could not be written."""
     changed = {"rows": found.choice.rows, "what is stored": found.choice.stored or found.choice.computed}
     chosen = " and ".join(what for what, choice in changed.items() if choice)
     own, mine = (f"{1e3 * one.seconds[-1]:.2g} ms" for one in (start, found))
-    return replace(plan, notes=(*plan.notes, f"{chosen} chosen by estimated time: {mine} instead of {own}"))
+    by_time = f"by estimated time: {mine} instead of {own}"
+    why = by_time if start.has_texts else "because a kernel could not be written otherwise"
+    return replace(plan, notes=(*plan.notes, f"{chosen} chosen {why}"))
