@@ -28,7 +28,8 @@ def inputs():
 
 def test_no_tile_has_four_dims():
     plan = compiled_region.make(program_of(over_two_axes, *inputs()), Options()).plan
-    assert len(plan.kernels) == 3 and "what is stored chosen because a kernel could not be written otherwise" in plan.notes
+    assert len(plan.kernels) == 3
+    assert "what is stored chosen because a kernel could not be written otherwise" in plan.notes
     assert [kernel.rows.name for kernel in plan.kernels if kernel.held and not kernel.loops] == ["i"]
 
 
