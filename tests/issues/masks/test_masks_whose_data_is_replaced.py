@@ -51,6 +51,6 @@ def test_maps_of_memory_that_is_gone_are_dropped():
     cache, mask = MapCache(), band(0).to(DEVICE)
     for begin in (0, 8, 16):
         mask.data = band(begin).to(DEVICE)
-        gc.collect()  # Triton's interpreter leaves cycles that hold what a kernel read
+        gc.collect(1)  # Triton's interpreter leaves cycles that hold what a kernel read
         cache.get(tiling_of(documents), {"ids": mask}, build_map)
     assert len(cache._kept) == 1
