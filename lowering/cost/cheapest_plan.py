@@ -34,7 +34,7 @@ from .kernel_cost import TIMING, UNITS
 from .plan_cost import KernelEstimate, plan_estimate, total_seconds
 
 LEAST_GAIN = 1.15  # of an estimate over another one; the estimates' median error is 9 %
-OF_WHAT_HAS_NO_TEXT = 2.0  # times of its estimate that another plan may take, if a plan cannot be written
+OF_WHAT_HAS_NO_TEXT = 2.0  # another plan may take so many times the estimate of a plan that cannot be written
 MAX_CANDIDATES_TOGETHER = 3
 MAX_STEPS = 4  # one after the other
 LAUNCHES_OF_SHORT_PLANS = 2.5  # of which only candidates are stored: their estimates are off by up to a factor of two
@@ -83,8 +83,8 @@ class _Found:
 
     @cached_property
     def to_beat(self) -> tuple[float, ...]:
-        """The time that another plan has to stay below: more if a kernel of this one cannot be written, and not all
-        there is, because the calls as they are written may be faster.
+        """The time that another plan has to stay below. If this one cannot be written, that is more than its own time,
+        and not any time: torch may run the program as it is written faster.
         """
         return tuple((1 if self.has_texts else OF_WHAT_HAS_NO_TEXT) * seconds for seconds in self.seconds)
 

@@ -132,8 +132,8 @@ def undecided(result: torch.Tensor, expected: torch.Tensor, inputs: Sequence[tor
     """
     alike = result.shape == expected.shape and result.dtype == expected.dtype and expected.is_floating_point()
     unusual = any(bool((t.isnan() | (t == torch.inf)).any()) for t in inputs if t.is_floating_point())
-    unusual = unusual or not bool(expected.isfinite().all())
-    return alike and unusual and _differs(result, expected, inputs) is None
+    beyond = not bool(expected.isfinite().all())
+    return alike and (unusual or beyond) and _differs(result, expected, inputs) is None
 
 
 # Positions of extrema: of two elements that are almost equal, rounding picks one. Elements are compared in their place.

@@ -31,7 +31,7 @@ def assert_right(function, executor):
     given = inputs()
     options = {"inner": "eager", "executor": executor, "strict": True}
     result = torch.compile(function, backend=onepass_backend, options=options)(*given)
-    torch.testing.assert_close(result.double(), function(*(x.double() for x in given)), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(result.double(), function(*(x.double() for x in given)), rtol=1e-5, atol=1e-5)
     return records.reports()[-1]
 
 
