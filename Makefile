@@ -18,6 +18,11 @@ ASKED = $(patsubst torch==%,%,$(firstword $(filter-out $(DEFAULT_TORCH),$(TORCH)
 HAS_TORCH = -c 'import torch; have, asked = torch.__version__.split("+")[0], "$(ASKED)".split("+")[0]; \
   assert have == asked if asked else tuple(map(int, have.split(".")[:2])) >= (2, 11)' 2>/dev/null
 
+# pip leaves bytecode to the first import, as it compiles one file after another: 15 seconds for torch alone. Bytecode
+# is kept whatever the environment says, because tests start many processes.
+PIP_INSTALL = -m pip install -q --no-compile
+export PYTHONDONTWRITEBYTECODE =
+
 N = 1000
 SEED = 0
 OPTIONS =
@@ -36,8 +41,7 @@ help:
 demo: $(USABLE) ## a small GPT-like block, fused: what happened, how right, how fast
 	$(PYTHON) -m onepass demo
 
-# Tests start many processes, which need not compile onepass again: bytecode is kept, whatever the environment says.
-PYTEST = PYTHONDONTWRITEBYTECODE= $(PYTHON) -m pytest -q -n $(JOBS) --dist worksteal --durations=15
+PYTEST = $(PYTHON) -m pytest -q -n $(JOBS) --dist worksteal --durations=15
 
 # Without the slow tests, and with some cases of large families. A part that is named runs whole: make test TESTS=tests/rules
 test: $(READY) ## the tests but the slow ones, about 14 minutes on two cores
@@ -87,7 +91,7 @@ gallery: $(READY) ## writes docs/gallery.md
 	$(PYTHON) -m tests.docs.gallery
 
 docs: $(READY) ## the documentation site, to read at build/site/index.html
-	$(PYTHON) -c "import material" 2>/dev/null || $(PYTHON) -m pip install -q -e ".[docs]"
+	$(PYTHON) -c "import material" 2>/dev/null || $(PYTHON) $(PIP_INSTALL) -e ".[docs]"
 	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build -q
 	@echo "written: build/site/index.html"
 
@@ -110,16 +114,16 @@ $(VENV)/.usable: pyproject.toml
 	  echo "making $(VENV) with a torch of its own"; \
 	  $(BOOTSTRAP) -m venv $(VENV); \
 	fi; \
-	$(VENV)/bin/python $(HAS_TORCH) || $(VENV)/bin/python -m pip install -q $(foreach word,$(TORCH),'$(word)') \
+	$(VENV)/bin/python $(HAS_TORCH) || $(VENV)/bin/python $(PIP_INSTALL) $(foreach word,$(TORCH),'$(word)') \
 	  || { test -z "$(ASKED)"; echo "no $(TORCH) here: pip chooses"; }; \
-	$(VENV)/bin/python -m pip install -q -e . 'transformers>=5' || { \
+	$(VENV)/bin/python $(PIP_INSTALL) -e . 'transformers>=5' || { \
 	  test $$outer = yes; \
-	  $(VENV)/bin/python -m pip install -q --no-index --no-deps --no-build-isolation -e .; \
+	  $(VENV)/bin/python $(PIP_INSTALL) --no-index --no-deps --no-build-isolation -e .; \
 	}
 	@touch $@
 
 $(VENV)/.ready: $(VENV)/.usable
-	@$(VENV)/bin/python -m pip install -q -e ".[test]" || { \
+	@$(VENV)/bin/python $(PIP_INSTALL) -e ".[test]" || { \
 	  grep -q 'system-site-packages = true' $(VENV)/pyvenv.cfg; \
 	  $(VENV)/bin/python -m pip check || true; \
 	}

@@ -1,9 +1,10 @@
 """Programs of ordinary models that no suite has, on one GPU: onepass beside torch.compile, with its own overhead.
 
 `python bench/never_slower.py --out results.csv [--only swin space]`. Each program is plain PyTorch: windows with a bias
-by a table, strided heads, short rows, few queries, products that no second product follows. Results are compared with
-float64. Milliseconds are medians of rounds in turns, with a cold L2 cache; a ratio below 1 is a program that onepass
-makes slower. "first" is the seconds of the first call.
+by a table, strided heads, short rows, few queries, heads that are mixed, products that no second product follows.
+Results are compared with float64. `--dynamic` gives sizes as symbols, where onepass does not time torch.compile as a
+rival of its kernels. Milliseconds are medians of rounds in turns, with a cold L2 cache; a ratio below 1 is a program
+that onepass makes slower. "first" is the seconds of the first call.
 """
 
 from __future__ import annotations
@@ -249,7 +250,30 @@ def capped():
     return run, [drawn(2, 8, 2048, 256) for _ in range(3)]
 
 
-def measured(name: str) -> Iterator[dict[str, object]]:
+def mix_heads(q: Tensor, k: Tensor, v: Tensor, before: Tensor, after: Tensor) -> Tensor:
+    score = torch.einsum("gh,bhij->bgij", before, q @ k.mT / math.sqrt(q.shape[-1]))
+    return torch.einsum("gh,bhij->bgij", after, score.softmax(-1)) @ v
+
+
+@program
+def mixed():
+    """Talking heads of float32: 8 heads of 512 rows."""
+    return mix_heads, [
+        *(drawn(2, 8, 512, 16, dtype=torch.float32) for _ in range(3)),
+        *(drawn(8, 8, dtype=torch.float32) for _ in range(2)),
+    ]
+
+
+@program
+def mixed_wide():
+    """The same with heads of 64, and 256 rows."""
+    return mix_heads, [
+        *(drawn(4, 8, 256, 64, dtype=torch.float32) for _ in range(3)),
+        *(drawn(8, 8, dtype=torch.float32) for _ in range(2)),
+    ]
+
+
+def measured(name: str, dynamic: bool = False) -> Iterator[dict[str, object]]:
     """A row for each contestant. One that fails has the reason in its row."""
     torch.manual_seed(0)
     function, given = PROGRAMS[name]()
@@ -260,7 +284,7 @@ def measured(name: str) -> Iterator[dict[str, object]]:
         torch._dynamo.reset()
         row: dict[str, object] = {"program": name, "contestant": contestant, "where": torch.cuda.get_device_name()}
         try:
-            made = torch.compile(function, backend=backend, dynamic=False)
+            made = torch.compile(function, backend=backend, dynamic=dynamic)
             start = time.perf_counter()
             found = made(*given)
             torch.cuda.synchronize()
@@ -294,11 +318,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, help="a file for the rows, as comma-separated values")
     parser.add_argument("--only", nargs="*", choices=PROGRAMS, default=list(PROGRAMS), help="these programs")
+    parser.add_argument("--dynamic", action="store_true", help="sizes are symbols")
     asked = parser.parse_args()
     rows = []
     print(*FIELDS, sep="  ")
     for name in asked.only:
-        for row in measured(name):
+        for row in measured(name, asked.dynamic):
             rows.append(row)
             show(row, FIELDS)
     if asked.out:
