@@ -16,6 +16,7 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
+from triton.runtime.errors import PTXASError
 from triton.runtime.jit import JITFunction
 
 from ...egraph.terms.term import Tensor
@@ -107,6 +108,11 @@ def shared_memory(device: torch.device) -> int:
 def multiprocessors(device: torch.device) -> int:
     """How many run programs at a time; 0 on a CPU."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 0
+
+
+def fails_in_compiler(error: Exception) -> bool:
+    """Whether Triton's compiler failed in a pass of its own, or ptxas did. The text may compile with other tiles."""
+    return "PassManager::run failed" in str(error) or isinstance(error, PTXASError)
 
 
 def mixes_addresses(ptx: str) -> bool:

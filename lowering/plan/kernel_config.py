@@ -38,7 +38,7 @@ class TritonConfig:
         """Configurations that need less and less of registers and of shared memory.
 
         First more threads hold a tile, then loads have fewer stages, then the longer side of the tile is halved.
-        The smallest tile is tried with four warps at the end: for one warp it may need thousands of registers.
+        The smallest tile is tried with four and eight warps at the end: one warp may need thousands of registers for it.
         """
         config = replace(self, warps=max(self.warps, 8) if self._is_wide else self.warps)
         if config != self:
@@ -48,9 +48,8 @@ class TritonConfig:
         while max(config.row_tile, config.loop_tile) > 16:
             longer = "loop_tile" if config.loop_tile >= config.row_tile else "row_tile"
             config = replace(config, **{longer: getattr(config, longer) // 2})
-            yield replace(config, warps=config.warps if config._is_wide else 4)
-        if max(self.row_tile, self.loop_tile) <= 16 and self.warps < 4:
-            yield replace(config, warps=4)
+            yield (config := replace(config, warps=config.warps if config._is_wide else 4))
+        yield from (replace(config, warps=warps) for warps in (4, 8) if warps > config.warps)
 
     @property
     def _is_wide(self) -> bool:

@@ -36,6 +36,7 @@ from ..launch.triton_compat import (
     OPTIONS,
     Relaunch,
     architecture,
+    fails_in_compiler,
     interprets,
     make_launcher,
     mixes_addresses,
@@ -164,8 +165,14 @@ class PreparedLaunches:
     seen: dict[str, torch.Tensor]
 
 
-def _unsuited(compiled, device: torch.device, allowed: float) -> str:
-    """Why a compiled kernel is not to be launched; "" if it may be. allowed: registers of a thread in memory."""
+def _unsuited(launch: Launch, values: dict, device: torch.device, allowed: float) -> str:
+    """Why a kernel is not to be launched; "" if it may be. allowed: registers of a thread in memory."""
+    try:
+        compiled = launch.compiled(values)
+    except Exception as error:
+        if not fails_in_compiler(error):
+            raise
+        return "is not compiled, as Triton's compiler fails,"
     if mixes_addresses(compiled.asm.get("ptx", "")):
         return "has two matrices in shared memory that ptxas up to CUDA 12.8 mixes up"
     if (needed := compiled.metadata.shared) > shared_memory(device):
@@ -407,7 +414,8 @@ class Launcher:
     def _prepare(
         self, kernel: Kernel, values: dict, sizes: dict, device: torch.device, checked: bool = True
     ) -> Launch:
-        """The launch of the configuration; a default one becomes smaller while shared memory or registers are too few.
+        """The launch of the configuration; a default one becomes smaller while shared memory or registers are too few,
+        or Triton's compiler fails.
 
         Registers that a step keeps in memory by the hundred make a kernel slower than the calls that it stands for.
         Without checks it is the first launch to try, which nothing was compiled for.
@@ -419,10 +427,11 @@ class Launcher:
                 return launch
             with torch.cuda.device(device):
                 allowed = inf if given or self.plan.piece else launch.spilled
-                reason = _unsuited(launch.compiled(values), device, allowed)
+                reason = _unsuited(launch, values, device, allowed)
             if not reason:
                 return launch
-        raise LaunchError(f"{kernel.name} {reason} with tiles {config}")
+        refused = LaunchError if given else NotPlannable
+        raise refused(f"{kernel.name} {reason} with tiles {config}")
 
     def _smaller(self, config: TritonConfig) -> Iterable[TritonConfig]:
         """What to try where a default configuration does not fit; in pieces, with the same tiles."""

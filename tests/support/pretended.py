@@ -16,11 +16,13 @@ MOST = 1024 * 100  # bytes of shared memory that it has: tiles of 1024 elements
 
 
 class Pretended(Launcher):
-    """`tried` lists the configurations; spills: registers that a thread keeps in memory, ptx: a text, both of one."""
+    """`tried` lists the configurations. Of each one: spills are the registers that a thread keeps in memory, ptx is the
+    text, and fails is what the compiler raises.
+    """
 
-    def __init__(self, plan, config=None, ptx=lambda config: "", spills=lambda config: 0):
+    def __init__(self, plan, config=None, ptx=lambda config: "", spills=lambda config: 0, fails=lambda config: None):
         super().__init__(plan, config)
-        self.tried, self.ptx, self.spills = [], ptx, spills
+        self.tried, self.ptx, self.spills, self.fails = [], ptx, spills, fails
 
     def _launch(self, kernel, config, values, sizes, device):
         self.tried.append(config)
@@ -28,7 +30,13 @@ class Pretended(Launcher):
         needs = SimpleNamespace(asm={"ptx": self.ptx(config)}, metadata=needed, n_spills=self.spills(config))
         needs._init_handles = lambda: None
         given = {"function": None, "programs": 1, "spilled": MAX_SPILLED_REGISTERS}
-        return SimpleNamespace(**given, compiled=lambda values: needs)
+
+        def compiled(values):
+            if (error := self.fails(config)) is not None:
+                raise error
+            return needs
+
+        return SimpleNamespace(**given, compiled=compiled)
 
 
 def pretend(monkeypatch, most=MOST) -> None:

@@ -14,6 +14,7 @@ from onepass.compiler.optimize import optimize
 from onepass.graph.trace import program_of
 from onepass.lowering.launch.triton_compat import mixes_addresses
 from onepass.lowering.plan.kernel_config import TritonConfig
+from onepass.lowering.plan.records import NotPlannable
 from onepass.lowering.triton.kernel import emit
 from onepass.lowering.triton.launch import LaunchError, run_triton
 from onepass.translate.translate import translate
@@ -86,7 +87,7 @@ def test_given_tiles_do_not_shrink(gpu):
 def test_what_is_mixed_up_is_not_launched(gpu):
     plan = planned([torch.empty(3, 400, 64, dtype=torch.float16) for _ in range(3)])
     text = DESCRIPTORS.format(version="8.7", first=WIDE, base="%rd9", second=NARROW)
-    with pytest.raises(LaunchError, match="mixes up"):
+    with pytest.raises(NotPlannable, match="mixes up"):
         prepared(Pretended(plan, ptx=lambda config: text))
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from onepass.lowering.plan.kernel_config import TritonConfig
+from onepass.lowering.plan.records import NotPlannable
 from onepass.lowering.triton.default_config import MAX_SPILLED_REGISTERS
-from onepass.lowering.triton.launch import LaunchError
 from tests.support.ahead_of_time import plan_of
 from tests.support.pretended import Pretended, pretend
 from tests.support.pretended import prepared as launched
@@ -33,12 +33,14 @@ def test_more_threads_share_a_tile_before_it_is_halved(monkeypatch):
 
 @pytest.mark.parametrize("sides, stages", [((16, 16), 1), ((16, 16), 2), ((64, 16), 1)])
 def test_more_threads_share_the_smallest_tile(sides, stages):
-    """One warp kept 1909 registers of a thread in memory, four none: random programs, seeds 171000 to 270004."""
-    assert [*TritonConfig(*sides, 1, stages).smaller()][-1] == TritonConfig(16, 16, 4, 1)
+    """One warp kept 1909 registers of a thread in memory, four none; elsewhere four kept 136, eight none: random
+    programs, seeds 171000 to 270004, 590000.
+    """
+    assert [*TritonConfig(*sides, 1, stages).smaller()][-2:] == [TritonConfig(16, 16, n, 1) for n in (4, 8)]
 
 
 def test_one_that_spills_with_any_tiles_is_not_launched(monkeypatch):
-    with pytest.raises(LaunchError, match="keeps 264 registers of a thread in memory with tiles 16x16"):
+    with pytest.raises(NotPlannable, match="keeps 264 registers of a thread in memory with tiles 16x16"):
         prepared(monkeypatch, lambda config: 264)
 
 
