@@ -33,7 +33,7 @@ from .tile_extents import MIN_EXTENT_OF_A_MATRIX
 from .tiles import Tiles
 
 MAX_DIMS_OF_A_SUM = 3  # of a tile that is multiplied and summed where a dim leads: registers hold no more
-MAX_ELEMENTS_OF_A_SUM = 1 << 16  # of a tile of three dims or more: sums are unrolled, and 2^20 took 3 minutes to compile
+MAX_ELEMENTS_OF_A_SUM = 1 << 16  # of a tile of three dims or more: sums are unrolled; 2^20 took 3 minutes to compile
 
 
 def contract(

@@ -38,7 +38,7 @@ class TritonConfig:
         """Configurations that need less and less of registers and of shared memory.
 
         First more threads hold a tile, then loads have fewer stages, then the longer side of the tile is halved.
-        The smallest tile is tried with four and eight warps at the end: one warp may need thousands of registers for it.
+        The smallest tile is tried with four and eight warps at the end: one warp may need thousands of registers.
         """
         config = replace(self, warps=max(self.warps, 8) if self._is_wide else self.warps)
         if config != self:
