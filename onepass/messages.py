@@ -393,6 +393,12 @@ NO_PLAN = Message(
     "{reason}",
     "compute it outside of the two products; `python -m onepass explain` shows the form that has no kernel",
 )
+MEASURED_SLOWER = Message(
+    "OP502",
+    "measured",
+    "an earlier run measured both: these calls as Inductor compiles them took {share} of the plan's time",
+    'options={"libraries": False} fuses it all the same',
+)
 NOT_DERIVED = Message(
     "OP601",
     "training",

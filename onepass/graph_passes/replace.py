@@ -37,6 +37,7 @@ from ..regions.placement import InputPairs, insertion_point, must_not_alias, ove
 from ..regions.refusals import refusal_to_move
 from ..regions.region import Region, signature
 from ..report.records import Refused, RegionReport, Report
+from ..runtime.library_choice import share_of_compiled
 from .insert_call import CallInserter
 from .output_strides import output_strides
 from .region_gradients import derivative_reports, gradients_needed, in_forward_mode, in_training, is_derived
@@ -146,6 +147,7 @@ class Replacement:
         self._owned = {node for region in self.regions for node in region.owned}
         self._by_signature: dict[tuple[str, tuple], Fused | Exception] = {}
         self._read_counts = ReadCounts()
+        self._shares: dict[str, float | None] = {}  # by key: what equal calls took of the plan's time
         self._records = recording(graph.nodes)
         self._inserter = CallInserter(graph, rewriting.options, self.survey, rewriting.inside)
 
@@ -171,6 +173,7 @@ class Replacement:
         self._owned.update(self.regions[number].owned)
         self._insertion_points[number] = insertion_point(self.regions[number], s).before
         self._require_same_effects(number)
+        self._leave_to_faster_calls(self.regions[number], answer)
         self.answers[number] = self._with_derivatives(self.regions[number], answer)
 
     def _refuse_in_training(self, region: Region) -> None:
@@ -178,6 +181,17 @@ class Replacement:
         leaves = region.one_product and region.refusal is None and self.rewriting.options.inner == "inductor"
         if leaves and any(gradients_needed(region, self._records)):
             raise Refusal(messages.ONE_PRODUCT_IN_TRAINING, where_of(region.anchor))
+
+    def _leave_to_faster_calls(self, region: Region, answer: Fused) -> None:
+        """Raises Refusal where the calls as Inductor compiles them were measured to be faster than the plan: in the
+        graph, they have no call of onepass around them.
+        """
+        if any(gradients_needed(region, self._records)):
+            return
+        if answer.key not in self._shares:
+            self._shares[answer.key] = share_of_compiled(answer)
+        if (share := self._shares[answer.key]) is not None:
+            raise Refusal(messages.MEASURED_SLOWER, where_of(region.anchor), share=f"{share:.2f}")
 
     def _fused(self, region: Region, context: Callable[[str], FusionContext]) -> tuple[Region, Fused]:
         """The region with what is fused around it, where gradients are needed only what they are better with."""

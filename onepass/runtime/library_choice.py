@@ -1,6 +1,8 @@
 """Rivals of a plan: torch's own kernels for regions of their form, the original calls where values are small, and on a
 GPU these calls as Inductor compiles them, unless what they have to move takes longer than the plan.
 
+Where these calls won, the next graph with such a region keeps them, so that Inductor compiles them with the rest.
+
 A rival is compared with the plan's results and timed against the plan once for each class of sizes (powers of two).
 The faster one is kept, in the process and on disk. Nothing is measured while a graph is captured. A plan that must be
 deterministic has no rivals: which one is faster is chance.
@@ -20,6 +22,7 @@ from ..compiler import library_kernels
 from ..compiler.compiled_region import Fused
 from ..compiler.traffic import least_bytes, made_bytes
 from . import executors
+from .measurements import Measured
 from .region_call import RegionCall, Tensors
 
 MAX_BYTES_OF_A_VALUE = {"cpu": 16 << 20, "cuda": 32 << 20}  # that the original calls may make to be tried
@@ -68,6 +71,16 @@ def _library(kernel: library_kernels.LibraryKernel) -> executors.Prepare:
         return executors.laid_out(lambda given: (run(given),), call)
 
     return prepared
+
+
+def share_of_compiled(found: Fused) -> float | None:
+    """The share of the plan's time that the calls took as Inductor compiles them, where they were measured to be the
+    fastest for the region's fixed sizes, and would run now."""
+    options, device = found.options, torch.device(found.program.inputs[0].meta.device)
+    if not options.libraries or options.executor != "auto" or torch.are_deterministic_algorithms_enabled():
+        return None
+    name, part = Measured.read(found.key).choices.get(size_class(device, {}), ("", 1.0))
+    return part if name == executors.COMPILED else None
 
 
 def size_class(device: torch.device, sizes: dict[str, int]) -> str:

@@ -20,10 +20,12 @@ from torch.testing._internal.two_tensor import TwoTensor
 import onepass
 from onepass import messages
 from onepass.api.wrappers import left_as_written
+from onepass.compiler import disk_cache
 from onepass.distributed.shared_attention import Sides, proved
 from onepass.errors import NotFused, Refusal
 from onepass.graph.trace import aten_graph, program_of
 from onepass.regions.region import Region
+from onepass.runtime import executors
 from onepass.translate.translate import translate
 from onepass.wording.text import way_out
 from tests.docs.refusals import PROGRAMS, Program
@@ -186,6 +188,17 @@ def without_a_kernel():
     return onepass.explain(mixed, *long, torch.randn(8, 8), options={"executor": "triton"}).refusals
 
 
+def measured_before():
+    """The choice of an earlier run on a GPU: here it is written down by hand."""
+    run = torch.compile(attend, backend="onepass")
+    run(Q, K, V)
+    (region,) = onepass.reports()[-1].regions
+    disk_cache.update(region.key, choices={"cpu": (executors.COMPILED, 0.39)})
+    torch._dynamo.reset()
+    torch.testing.assert_close(torch.compile(attend, backend="onepass")(Q, K, V), attend(Q, K, V))
+    return onepass.reports()[-1].refusals
+
+
 def invariant_in_training():
     with pytest.raises(NotFused, match=messages.INVARIANT_IN_TRAINING.link):
         onepass.explain(attend, Q, K, V, gradients=True, options={"invariant": True})
@@ -224,6 +237,7 @@ BY_HAND = {
     messages.SYMBOLIC_ARGUMENT: other_number_at_each_call,
     messages.FLOAT_AT_RUN_TIME: float_at_run_time,
     messages.NO_PLAN: without_a_kernel,
+    messages.MEASURED_SLOWER: measured_before,
     messages.INVARIANT_IN_TRAINING: invariant_in_training,
     messages.DEVICES: on_two_devices,
     messages.JOINT_GRAPH: joint_graph,

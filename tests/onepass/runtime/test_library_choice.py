@@ -231,3 +231,44 @@ def test_a_damaged_choice_is_no_choice(stored):
     torch.testing.assert_close(
         torch.ops.onepass.region(inputs, found.text, [])[0], plain(*inputs), rtol=1e-4, atol=1e-5
     )
+
+
+@pytest.mark.parametrize(
+    "options, choice, wanted",
+    [
+        ({}, ("the original calls, compiled", 0.4), 0.4),
+        ({}, ("the original calls", 0.4), None),
+        ({}, ("", 1.0), None),
+        ({"libraries": False}, ("the original calls, compiled", 0.4), None),
+        ({"executor": "tiled"}, ("the original calls, compiled", 0.4), None),
+    ],
+)
+def test_calls_that_inductor_compiles_faster_are_known_to_the_next_graph(options, choice, wanted):
+    inputs = [torch.randn(2, 2, 24, 16) for _ in range(3)]
+    found = compiled_region.make(program_of(plain, *inputs), Options(**options))
+    assert library_choice.share_of_compiled(found) is None
+    disk_cache.update(found.key, choices={"cpu": choice})
+    assert library_choice.share_of_compiled(found) == wanted
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert library_choice.share_of_compiled(found) is None
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_a_region_whose_gradients_are_needed_stays_where_such_calls_were_faster():
+    inputs = [torch.randn(2, 2, 24, 16, requires_grad=True) for _ in range(3)]
+    compiled = torch.compile(plain, backend=onepass_backend, options={"inner": "eager"})
+
+    def reports():
+        torch._dynamo.reset()
+        for recorded in (True, False):
+            with torch.set_grad_enabled(recorded):
+                compiled(*inputs)
+        return records.reports()[-2:]
+
+    for (region,) in (report.regions for report in reports()):
+        disk_cache.update(region.key, choices={"cpu": ("the original calls, compiled", 0.4)})
+    trained, not_trained = reports()
+    assert trained.regions and not trained.refusals
+    assert not not_trained.regions and [r.code for r in not_trained.refusals] == ["OP502"]
