@@ -103,6 +103,25 @@ def test_what_masks_in_memory_are_taken_to_keep(function, shape, few, width):
     assert row.uneven is not True or function is not padded
 
 
+def one_product(q, k, v):
+    return (q @ k.mT).softmax(-1) @ v
+
+
+def two_products(q, k, v, r, s):
+    return one_product(q, k, v) - one_product(r, s, v)
+
+
+@pytest.mark.parametrize(
+    "function, count, sides", [(one_product, 3, (64, 32, 8, 2)), (two_products, 5, (32, 16, 4, 2))]
+)
+def test_float32_has_wide_tiles_where_a_loop_has_one_product(function, count, sides):
+    """With two products, 64 rows by 32 columns kept 504 registers of a thread in memory."""
+    inputs = [torch.randn(2, 2, 256, 128) for _ in range(count)]
+    (kernel,) = optimize_all(translate(program_of(function, *inputs)).results).plan.kernels
+    assert default_for(kernel, "sm_90", 256) == TritonConfig(*sides)
+    assert default_for(kernel, "sm_80", 256) == TritonConfig(32, 16, 4, 2)
+
+
 @pytest.mark.parametrize("width", [16, 24, 64, 96, 128, 192, 256, 300])
 def test_tiles_of_places_folded_one_by_one_are_powers_of_two(width):
     config = of_steps(default_config(width, 2, "sm_90"), width)
