@@ -38,6 +38,7 @@ from ..regions.refusals import refusal_to_move
 from ..regions.region import Region, signature
 from ..report.records import Refused, RegionReport, Report
 from ..runtime.library_choice import share_of_compiled
+from ..runtime.region_call import CALLING
 from .insert_call import CallInserter
 from .output_strides import output_strides
 from .region_gradients import derivative_reports, gradients_needed, in_forward_mode, in_training, is_derived
@@ -184,9 +185,10 @@ class Replacement:
 
     def _leave_to_faster_calls(self, region: Region, answer: Fused) -> None:
         """Raises Refusal where the calls as Inductor compiles them were measured to be faster than the plan: in the
-        graph, they have no call of onepass around them.
+        graph, they have no call of onepass around them. Who requires regions to be fused gets the same in each process.
         """
-        if any(gradients_needed(region, self._records)):
+        required = self.rewriting.options.required != "nothing" or CALLING.planned is not None
+        if required or any(gradients_needed(region, self._records)):
             return
         if answer.key not in self._shares:
             self._shares[answer.key] = share_of_compiled(answer)

@@ -5,6 +5,7 @@ import torch
 from torch._inductor import config
 from torch.nn.functional import scaled_dot_product_attention
 
+import onepass
 from onepass import process_state
 from onepass.api.backend import onepass_backend
 from onepass.compiler import compiled_region, disk_cache, library_kernels, traffic
@@ -272,3 +273,24 @@ def test_a_region_whose_gradients_are_needed_stays_where_such_calls_were_faster(
     trained, not_trained = reports()
     assert trained.regions and not trained.refusals
     assert not not_trained.regions and [r.code for r in not_trained.refusals] == ["OP502"]
+
+
+def planned(*inputs):
+    return onepass.plan(plain, *inputs).report
+
+
+def compiled_with(options):
+    def run(*inputs):
+        torch.compile(plain, backend=onepass_backend, options={"inner": "eager", **options})(*inputs)
+        return records.reports()[-1]
+
+    return run
+
+
+@pytest.mark.parametrize("run", [planned, compiled_with({"require": "all"}), compiled_with({"invariant": True})])
+def test_who_requires_that_it_is_fused_gets_the_same_whatever_was_measured(run):
+    inputs = [torch.randn(2, 2, 24, 16) for _ in range(3)]
+    (region,) = run(*inputs).regions
+    disk_cache.update(region.key, choices={"cpu": ("the original calls, compiled", 0.4)})
+    torch._dynamo.reset()
+    assert run(*inputs).fused == 1
