@@ -37,6 +37,7 @@ def main() -> None:
         capture()
         layers()
         host()
+        beside_nothing()
 
 
 def times() -> None:
@@ -95,6 +96,26 @@ def host() -> None:
             mine, other = (min(microseconds(f, small) for _ in range(9)) for f in (fused, theirs))
             name = f"host time, {'dynamic' if dynamic else 'static'} sizes"
             say(name, mine / other / 1.2, 1.0, f"{mine:.1f} us, SDPA {other:.1f} us, both through torch.compile")
+
+
+def beside_nothing() -> None:
+    """What a region's call costs more than a call of an operation that does nothing, both in Inductor's code."""
+    from onepass.runtime import executors
+
+    small, result = [torch.randn(1, 2, 16, 16) for _ in range(3)], [torch.empty(1, 2, 16, 16)]
+    executors.EXECUTORS["tiled"] = lambda found, tensors, call: lambda given: result
+    library = torch.library.Library("onepass_bench", "FRAGMENT")
+    library.define("nothing(Tensor[] given) -> Tensor[]")
+    library.impl("nothing", lambda given: result, "CompositeExplicitAutograd")
+    torch.library.register_fake("onepass_bench::nothing", lambda given: [torch.empty_like(given[0])], lib=library)
+    with torch.no_grad():
+        torch._dynamo.reset()
+        options = {"libraries": False}
+        fused = torch.compile(lambda *x: measure.plain(*x), backend=backend.onepass_backend, options=options)
+        nothing = torch.compile(lambda *x: torch.ops.onepass_bench.nothing(list(x))[0])
+        mine, other = zip(*((microseconds(fused, small), microseconds(nothing, small)) for _ in range(15)), strict=True)
+    more = min(mine) - min(other)
+    say("host time beside nothing", more / 15, 1.0, f"{more:.1f} us: {min(mine):.1f} us, nothing {min(other):.1f} us")
 
 
 def microseconds(function, arguments, runs: int = 1000) -> float:
