@@ -6,6 +6,7 @@ executor runs. Example: `EXECUTORS["tiled"].prepare(plan, {"q": q, "k": k}, size
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -29,6 +30,7 @@ from .schedule.kernel_time import executor_of
 from .schedule.schedule_store import ScheduleStore
 from .schedule.setting_values import config_of
 from .tiled.executor import tiled_results
+from .tiled.tile_ops import OutOfTime
 from .triton.kernel import emit
 
 if TYPE_CHECKING:
@@ -136,6 +138,14 @@ class TiledExecutor(PlanExecutor):
     ) -> PreparedPlan:
         names = tuple(tensors)
         return PreparedPlan(lambda given: list(tiled_results(plan, dict(zip(names, given)), sizes)), self.name)
+
+    def finishes(self, plan: Plan, inputs: Inputs, sizes: Sizes, seconds: float) -> bool:
+        """Whether a run takes at most so many seconds. One that takes longer is given up."""
+        try:
+            tiled_results(plan, inputs, sizes, time.perf_counter() + seconds)
+        except OutOfTime:
+            return False
+        return True
 
 
 class TritonExecutor(PlanExecutor):

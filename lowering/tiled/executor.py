@@ -45,15 +45,18 @@ def run_tiled(plan: Plan, tensors: Mapping[str, torch.Tensor], sizes: Mapping[st
 
 
 def tiled_results(
-    plan: Plan, tensors: Mapping[str, torch.Tensor], sizes: Mapping[str, int] | None = None
+    plan: Plan, tensors: Mapping[str, torch.Tensor], sizes: Mapping[str, int] | None = None, until: float = inf
 ) -> tuple[torch.Tensor, ...]:
-    """The plan's outputs. `sizes` gives symbolic sizes; those that are a tensor's axis are read off it."""
+    """The plan's outputs. `sizes` gives symbolic sizes; those that are a tensor's axis are read off it.
+
+    Raises OutOfTime if a tile is left at the time `until`, as time.perf_counter() has it.
+    """
     values = dict(tensors)
     known = {**_sizes_of(plan, values), **(sizes or {})}
     _check(plan, values, known)
     with torch.no_grad():
         for kernel in plan.kernels:
-            values.update(_run_kernel(kernel, values, known, plan.piece))
+            values.update(_run_kernel(kernel, values, known, plan.piece, until))
     return tuple(values[output.name].view([resolve(n, known) for n in output.shape]) for output in plan.outputs)
 
 
@@ -181,6 +184,7 @@ class LoopProgram:
         """Visits the tiles and adds each to the states."""
         hidden = any(state.below != -inf for state in states)
         for tile in tiles:
+            frame.begin_tile()
             self._set_ranges(frame, tile)
             drops = None if tile.full or self.loop.guard is None else self._drops(outer, frame, hidden)
             if drops is _NOTHING_KEPT:
@@ -343,9 +347,13 @@ def _loop_dims(kernel: Kernel) -> list[Dim]:
 
 
 def _run_kernel(
-    kernel: Kernel, tensors: Mapping[str, torch.Tensor], sizes: Mapping[str, int], piece: int = 0
+    kernel: Kernel,
+    tensors: Mapping[str, torch.Tensor],
+    sizes: Mapping[str, int],
+    piece: int = 0,
+    until: float = inf,
 ) -> dict:
-    """The kernel's outputs by name. piece: as Plan has it."""
+    """The kernel's outputs by name. piece: as Plan has it. until: as in `tiled_results`."""
     program = _program(kernel)
     if piece and any(loop.across for loop in program.loops):
         raise NotPlannable(VARIES_BY_DISTANCE)
@@ -354,7 +362,7 @@ def _run_kernel(
     for name in kernel.zeroed:
         outputs[name].zero_()
     apart = frozenset(program.axes[d] for d in (*kernel.grid, *kernel.tiled, *kernel.around, *_loop_dims(kernel)))
-    frame = Frame(program.axes, tensors, sizes, device, invariant=bool(piece), apart=apart)
+    frame = Frame(program.axes, tensors, sizes, device, invariant=bool(piece), apart=apart, until=until)
     length = {d: resolve(d.size, sizes) for d in program.axes}
     budget = MAX_ELEMENTS_ON_A_CPU if device.type == "cpu" else MAX_ELEMENTS_ON_OTHER_DEVICES
     tile = tile_lengths(program, length, budget, piece)
@@ -363,6 +371,7 @@ def _run_kernel(
     tiled = [*kernel.grid, *kernel.columns, *_rows(kernel)]
     for ranges in points(*(_tiles(length[d], tile[d]) for d in tiled)):
         frame.ranges.update(zip(tiled, ranges))
+        frame.begin_tile()
         _run_tile(program, frame, tile, outputs)
     return outputs
 

@@ -5,9 +5,10 @@ Loads are views wherever the index terms are affine. A sum of a product is a bat
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from math import prod
+from math import inf, prod
 from typing import Any
 
 import torch
@@ -27,12 +28,16 @@ MIN_ROWS_OF_A_PRODUCT = 16  # with fewer, and one column, multiplying and adding
 TileValue = Any  # a tensor, or the pair (scale, mantissa) of a rescaled sum
 
 
+class OutOfTime(Exception):
+    """A run that was given a time has not finished by then."""
+
+
 @dataclass
 class Frame:
     """One tile: its axes, the range of coordinates it covers along each dim, and what may be read.
 
     invariant: an element's bits depend on no other row. apart: axes along which elements belong to different rows or
-    keys.
+    keys. until: the time, as time.perf_counter() has it, at which no further tile begins.
     """
 
     axes: dict[Dim, int]
@@ -42,6 +47,12 @@ class Frame:
     ranges: dict[Dim, tuple[int, int]] = field(default_factory=dict)
     invariant: bool = False
     apart: frozenset[int] = frozenset()
+    until: float = inf
+
+    def begin_tile(self) -> None:
+        """Raises OutOfTime where it is too late for another tile."""
+        if time.perf_counter() > self.until:
+            raise OutOfTime
 
     def settled(self, value: TileValue, node: Term) -> TileValue:
         """The value. A tile of literals alone, as Σ_j 1, gets the type in which tensors are computed."""

@@ -25,10 +25,13 @@ from . import executors
 from .measurements import Measured
 from .region_call import RegionCall, Tensors
 
-MAX_BYTES_OF_A_VALUE = {"cpu": 16 << 20, "cuda": 32 << 20}  # that the original calls may make to be tried
+MAX_BYTES_OF_A_VALUE = {"cpu": 256 << 20, "cuda": 32 << 20}  # that the original calls may make to be tried
 MAX_SHARE_OF_TIME = 0.9  # a rival is taken if it needs at most this share of the plan's time
 SECONDS_OF_A_MEASUREMENT = 0.03
 MIN_RUNS, MAX_RUNS = 3, 10  # of one measurement
+LONG_RUN = 0.25  # seconds of a run that is long enough to be the only one
+SHORT_RUN = 0.01  # seconds of the original calls, of which a plan may take any number of times as long
+MOST_TIMES = 4.0  # the original calls' time after which a plan's first run on a CPU is given up
 CLOCKS_AHEAD = 1_000_000  # for which a GPU waits before a measured run, so that the host's time is not in it: 0.5 ms
 BYTES_PER_SECOND = 8e12  # of a GPU whose memory is not known: none has a faster one
 
@@ -96,13 +99,15 @@ def fastest(
     tensors: Tensors,
     wrong: Callable,
     least: Mapping[str, float] = MappingProxyType({}),
+    known: float = 0.0,
 ) -> tuple[str, float]:
     """The rival to take and its part of the plan's time; "" and 1 if none is worth it.
 
     wrong: says of a rival's name and results why they cannot be used, or None. least: seconds that a rival takes at
-    least, by name; it is not tried where that is too long.
+    least, by name; it is not tried where that is too long. known: seconds of a run of the plan, 0 if none was timed.
+    Raises what the original calls raise for an index out of range, which the program itself does.
     """
-    taken = _seconds(own, tensors) if others else 0.0
+    taken = known if known > LONG_RUN or not others else _seconds(own, tensors)
     times = {}
     for name, run in others.items():
         if least.get(name, 0.0) > MAX_SHARE_OF_TIME * taken:
@@ -110,17 +115,25 @@ def fastest(
         try:
             if wrong(name, run(tensors)) is None:
                 times[name] = _seconds(run, tensors)
-        except Exception:  # a kernel that does not take these tensors
-            continue
+        except Exception as error:  # a kernel that does not take these tensors
+            if name == executors.ORIGINAL and is_of_the_program(error):
+                raise
     name = min(times, key=times.__getitem__, default="")
     part = times[name] / max(taken, 1e-9) if name else 1.0
     return (name, part) if part <= MAX_SHARE_OF_TIME else ("", 1.0)
+
+
+def is_of_the_program(error: Exception) -> bool:
+    """Whether the original calls failed as the program does in eager: at an index out of range, which plans clamp."""
+    return isinstance(error, IndexError) or "out of bounds" in str(error)
 
 
 def _seconds(run: executors.Run, tensors: Tensors) -> float:
     taken: list[float] = []
     while len(taken) < MIN_RUNS or (sum(taken) < SECONDS_OF_A_MEASUREMENT and len(taken) < MAX_RUNS):
         taken.append(_once(run, tensors))
+        if taken[-1] > LONG_RUN:
+            break
     return statistics.median(taken)
 
 

@@ -8,6 +8,7 @@ up.
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -20,6 +21,7 @@ from ..compiler.compiled_region import Fused, make
 from ..compiler.traffic import STORES_TOO_MUCH, stores_too_much
 from ..errors import OnepassError
 from ..graph.program import Program
+from ..lowering.executors import TILED
 from ..lowering.plan.records import NotPlannable
 from ..report import records
 from . import executors, library_choice
@@ -62,6 +64,7 @@ class Runner:
         self.seen: set[str] = set()
         self.undecided: Counter[str] = Counter()
         self.short_of_memory: Counter[str] = Counter()
+        self.took = 0.0  # seconds of the plan's last run that was prepared; on a GPU, of the host
         records.attach(found.report)
 
     def __call__(self, tensors: Tensors, numbers: Sequence[int]) -> list[torch.Tensor]:
@@ -79,7 +82,8 @@ class Runner:
         try:
             return run(tensors)
         except Exception as error:
-            if is_sealed():  # nobody else is prepared
+            original = name == executors.ORIGINAL and not isinstance(error, torch.OutOfMemoryError)
+            if original or is_sealed():  # the program itself raises it, or nobody else is prepared
                 raise
             self._fails(name, error)
             return self._prepared(kind, tensors, numbers)
@@ -91,6 +95,7 @@ class Runner:
         call, short = self._call(tensors, numbers), Counter(self.short_of_memory)
         try:
             results = self._chosen(kind, tensors, call) if not unfit(self.found, call) else None
+            results = self._without_a_long_wait(kind, tensors, call) if results is None else results
             results = self._planned(kind, tensors, call) if results is None else results
         except Exception as error:  # of asking who should run, or of measuring it
             if self.found.options.strict:
@@ -136,7 +141,9 @@ class Runner:
                 run: Any = prepare(self.found, tensors, call)
                 if who != name:
                     run.who = who
+                started = time.perf_counter()
                 results, checked = self._checked(name, run, tensors, call)
+                self.took = time.perf_counter() - started
             except NotPlannable as reason:
                 self._declines(name, reason)
                 continue
@@ -160,7 +167,9 @@ class Runner:
                 return None  # it would compile now
             run: Any = self.rivals(tensors, call)[name](self.found, tensors, call)
             results = run(tensors)
-        except Exception:  # these tensors do not suit it: the plan runs them
+        except Exception as error:  # these tensors do not suit it: the plan runs them
+            if name == executors.ORIGINAL and library_choice.is_of_the_program(error):
+                raise
             return None
         run.who = f"{name}, measured at {part:.2f} of the plan's time"
         if name not in (executors.ORIGINAL, executors.COMPILED):
@@ -169,13 +178,35 @@ class Runner:
         self.say(run.who)
         return results
 
+    def _without_a_long_wait(self, kind: tuple, tensors: Tensors, call: RegionCall) -> list[torch.Tensor] | None:
+        """The original calls' results where a plan's first run on a CPU takes several times as long: it is given up.
+
+        Example: in training, the tiled executor takes 10 times eager's time for scores Σ_d |q_d - k_d|, in seconds.
+        """
+        size = library_choice.size_class(tensors[0].device, call.sizes)
+        if tensors[0].device.type != "cpu" or size in self.choices or size in self.seen or unfit(self.found, call):
+            return None
+        if executors.ORIGINAL not in self.rivals(tensors, call) or self.found.program.draws:
+            return None
+        run = executors.original(self.found, tensors, call)
+        started = time.perf_counter()
+        run(tensors)
+        took = time.perf_counter() - started
+        inputs = dict(zip(self.found.names, tensors))
+        most = library_choice.MOST_TIMES * took
+        if took < library_choice.SHORT_RUN or TILED.finishes(self.found.plan, inputs, call.sizes, most):
+            return None
+        self.choices[size] = executors.ORIGINAL, 1 / library_choice.MOST_TIMES
+        disk_cache.update(self.found.key, choices=self.choices)
+        return self._chosen(kind, tensors, call)
+
     def _decided(
         self, name: str, run: executors.Run, results: list[torch.Tensor], tensors: Tensors, call: RegionCall
     ) -> bool:
         """Whether the executor is to run calls of this kind from now on; a class of sizes is measured once.
 
-        On a CPU a class is measured at its second call, as many have no second. On a GPU the first call compiles and
-        compares anyway, and the second may be captured in a graph.
+        On a CPU a class is measured at its second call, as many have no second, or at the first if that was long. On a
+        GPU the first call compiles and compares anyway, and the second may be captured in a graph.
         """
         others = {n: prepare for n, prepare in self.rivals(tensors, call).items() if n != name}
         size = library_choice.size_class(tensors[0].device, call.sizes)
@@ -184,12 +215,13 @@ class Runner:
         if tensors[0].is_cuda:
             if torch.cuda.is_current_stream_capturing():
                 return False
-        elif size not in self.seen:
+        elif size not in self.seen and self.took < library_choice.LONG_RUN:
             self.seen.add(size)
             return False
         ready, wrong = self._ready_rivals(others, tensors, call), self._wrong(results, tensors, call)
         least = library_choice.least_seconds(self.found, ready, tensors, call)
-        self.choices[size] = library_choice.fastest(run, ready, tensors, wrong, least)
+        known = 0.0 if tensors[0].is_cuda else self.took
+        self.choices[size] = library_choice.fastest(run, ready, tensors, wrong, least, known)
         disk_cache.update(self.found.key, choices=self.choices)
         return not self.choices[size][0]
 

@@ -80,6 +80,9 @@ class ForwardRunner(Runner):
         self.training.originals.add(size)
         return super()._chosen(kind, tensors, call)
 
+    def _without_a_long_wait(self, kind: tuple, tensors: Tensors, call: RegionCall) -> None:
+        return None  # a backward may need what only the plan saves
+
     def _decided(self, name, run, results, tensors, call) -> bool:
         return True
 
@@ -129,10 +132,19 @@ class BackwardRunner(Runner):
         self, name: str, run: executors.Run, results: list[torch.Tensor], tensors: Tensors, call: RegionCall
     ) -> bool:
         decided = super()._decided(name, run, results, tensors, call)
+        self._tell_forward(tensors, call)
+        return decided
+
+    def _without_a_long_wait(self, kind: tuple, tensors: Tensors, call: RegionCall) -> list[torch.Tensor] | None:
+        results = super()._without_a_long_wait(kind, tensors, call)
+        self._tell_forward(tensors, call)
+        return results
+
+    def _tell_forward(self, tensors: Tensors, call: RegionCall) -> None:
+        """Where autograd was faster, the forward need not save anything."""
         rival, _ = self.choices.get(library_choice.size_class(tensors[0].device, call.sizes), ("", 1.0))
         if rival == executors.ORIGINAL:
             self.training.by_autograd.add(size_class(self.training, tensors[0].device, call.sizes))
-        return decided
 
     def order(self, device: torch.device, call: RegionCall) -> dict[str, tuple[str, executors.Prepare]]:
         """As for a region; by autograd where the forward has run by its original calls."""
