@@ -7,9 +7,11 @@ hypothesis.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import count
 from math import inf, nan, prod
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -34,6 +36,7 @@ Profiles = Mapping[str, tuple[float, ...]]  # the values from which the elements
 CONSTANT = "constant"  # one plain number for all elements
 ABSENT_ROWS, NOT_A_NUMBER, INFINITE = "absent rows", "one NaN", "one infinite"
 NOT_FINITE = {ABSENT: -inf, ABSENT_ROWS: -inf, NOT_A_NUMBER: nan, INFINITE: inf}
+SWEPT = 3  # instances of each kind
 HEADROOM = 64  # drawn numbers are smaller than the largest number by this factor, so that short sums do not overflow
 BEYOND_CONSTANTS = 2**70
 
@@ -91,6 +94,28 @@ def hostile_arrays(
     """
     given = wide_profiles() if profiles is None else profiles
     return drawn_array(chooser(draw), shape, given, kinds_of(given, (CONSTANT,) if finite else (CONSTANT, *NOT_FINITE)))
+
+
+def swept_instances(rule: Rule | PatternRule, seed: int) -> Iterator[Instance]:
+    """Instances in which all arrays, or one of them, are of one kind, kind by kind; of the last kind all is absent."""
+    generator, profiles = Random(seed), profiles_of(rule)
+
+    def drawn(kind: str, only: int | None) -> Instance | None:
+        numbers = count()
+
+        def array(shape: tuple[int, ...], finite: bool) -> np.ndarray:
+            is_plain = only not in (None, next(numbers)) or (finite and kind in NOT_FINITE)
+            if kind == ABSENT_ROWS and not is_plain:
+                return np.full(shape, -inf)
+            return drawn_array(generator.choice, shape, profiles, ("plain" if is_plain else kind,))
+
+        return drawn_instance(rule, generator.choice, array)
+
+    for kind in (*profiles, CONSTANT, ABSENT, ABSENT_ROWS):
+        together = [one for one in (drawn(kind, None) for _ in range(SWEPT)) if one is not None]
+        most = max((len(one.arrays) for one in together), default=0)
+        apart = (drawn(kind, only) for only in range(most) for _ in range(SWEPT))
+        yield from (*together, *(one for one in apart if one is not None))
 
 
 @st.composite

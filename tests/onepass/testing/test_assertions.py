@@ -122,6 +122,20 @@ def test_a_rule_is_tried_at_its_own_constants(law):
     assert onepass.check(law).status == "refuted"
 
 
+@rule
+def unscaled(s: "j", w: "j"):
+    """Σ_j exp(s) · w = exp(max_j s) · Σ_j exp(s - max_j s) · w"""
+    top = max_over("j", s)
+    return sum_over("j", exp(s) * w), exp(top) * sum_over("j", exp(s - top) * w)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_absent_scores_are_tried_whatever_the_seed(seed):
+    """With seed 1, 100 draws found none: only a row in which every score is -∞ refutes it."""
+    with pytest.raises(Refuted):
+        assert_rule(unscaled, 20, seed=seed)
+
+
 def test_a_law_of_real_numbers_is_not_refuted_by_the_range_of_float64():
     assert_rule(products_beyond_the_range)
     assert onepass.check(products_beyond_the_range).status == "proved"
