@@ -119,8 +119,7 @@ def show(root: Term) -> str:
     for node in subterms(root):
         done[node] = _text(node, [done[a] for a in node.args])
         if len(done[node][0]) > MAX_LINE_CHARACTERS:
-            *named, result = show_let(root).splitlines()
-            return " where ".join([result, *([", ".join(named)] if named else [])])
+            return show_where(root)
     return done[root][0]
 
 
@@ -138,6 +137,12 @@ def show_let(*roots: Term, least: int = 24) -> str:
             text, strength = name, ATOM
         done[node] = (text, strength)
     return "\n".join([*lines, *(done[root][0] for root in roots)])
+
+
+def show_where(root: Term) -> str:
+    """The term on one line, with names for its shared subterms behind it: "t0 - max_j t0 where t0 = exp(x[j, k])"."""
+    *named, result = show_let(root).splitlines()
+    return result + (f" where {', '.join(named)}" if named else "")
 
 
 def show_marked(root: Term, position: Sequence[int], marks: tuple[str, str], everywhere: bool = False) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from ...egraph.terms.printing import show_let
+from ...egraph.terms.printing import show_where
 from ..plan.records import Kernel, Store
 from ..source_folder import debug_folder, keep_stage
 from .build_loops import (
@@ -156,14 +156,14 @@ def _described_kernel(kernel: Kernel) -> Iterator[str]:
     yield f"{kernel.name or 'kernel'}: grid ({_listed(kernel.grid)}), {tiled}, held ({_listed(kernel.held)}), {loops}"
     for loop in kernel.loops:
         if loop.guard is not None:
-            yield f"  over {loop.dim} where {show_let(loop.guard)}" + (", by a block map" if loop.map else "")
+            yield f"  over {loop.dim}{', by a block map,' if loop.map else ''} where {show_where(loop.guard)}"
     yield from (f"  {_described_store(store)}" for store in kernel.stores)
 
 
 def _described_store(store: Store) -> str:
-    if store.places:
-        return f"{store.output.name}[{_listed(store.places)}] += {show_let(store.term)}, for all {_listed(store.order)}"
-    return f"{store.output.name}[{_listed(store.order)}] = {show_let(store.term)}"
+    every, places = (f"for all {_listed(store.order)}: ", store.places) if store.places else ("", store.order)
+    sign = "+=" if store.places else "="
+    return f"{every}{store.output.name}[{_listed(places)}] {sign} {show_where(store.term)}"
 
 
 def _listed(dims) -> str:

@@ -191,11 +191,11 @@ def _tune(chosen) -> int:
 
     from .target import TargetError, target
 
-    if find_spec("sklearn") is None:
-        print("onepass tune needs scikit-learn, which models trials: pip install scikit-learn", file=sys.stderr)
-        return MISUSED
     if not torch.cuda.is_available():
         print("onepass tune: there is no GPU here; on a CPU fused forms have nothing to tune", file=sys.stderr)
+        return MISUSED
+    if find_spec("sklearn") is None:
+        print("onepass tune needs scikit-learn, which models trials: pip install scikit-learn", file=sys.stderr)
         return MISUSED
     try:
         called = target(chosen.target)

@@ -18,7 +18,7 @@ from ..egraph.calculus.partials import written
 from ..egraph.derivation.certificate import Derivation, check
 from ..egraph.rewrite.rule import Rule
 from ..egraph.rewrite.serialization import rule_from_json, rule_to_json, statement
-from ..egraph.terms.printing import show, show_let
+from ..egraph.terms.printing import show, show_where
 from ..egraph.terms.term import Term
 from ..errors import OnepassError
 from ..report.records import CERTIFICATE_FORMAT, Report
@@ -75,9 +75,9 @@ class CheckedDerivatives:
         yield f"{_at(self.places)}: {found.mode} of {', '.join(d.tensor.name for d in found.shown) or 'nothing'}"
         yield from _chains("what is differentiated", certificate.forms, laws)
         yield from (f"row  {written(op)} ({times} times)" for op, times in sorted(found.rows.items()))
-        yield from (f"named  {value.tensor.name} = {_in_one_line(value.term)}" for value in certificate.named)
+        yield from (f"named  {value.tensor.name} = {show_where(value.term)}" for value in certificate.named)
         yield from _chains("what differentiation gives", certificate.chains, laws)
-        yield from (f"{found.mode[:-1]} of {d.tensor.name} = {_in_one_line(d.term)}" for d in found.shown)
+        yield from (f"{found.mode[:-1]} of {d.tensor.name} = {show_where(d.term)}" for d in found.shown)
         yield from (f"premise  {line}" for line in equations(found))
         yield from (f"assumes  {sentence}" for sentence in assumed(found, self.rules))
         yield from (f"of a result that no other entry here is about: {name}" for name in self.alone)
@@ -104,11 +104,6 @@ def _at(places: tuple[str, ...]) -> str:
 
 def _equation(premise: Rule) -> str:
     return f"{show(premise.left)} = {show(premise.right)}"
-
-
-def _in_one_line(term: Term) -> str:
-    *named, result = show_let(term).splitlines()
-    return result + (f" where {', '.join(named)}" if named else "")
 
 
 def _chains(title: str, chains: Iterable[Derivation], laws: Mapping[str, str]) -> list[str]:

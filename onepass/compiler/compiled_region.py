@@ -320,7 +320,7 @@ def _written(found: Fused, number: int) -> str:
     """The path of a kernel's source; empty where nothing is kept, and, said in the log, if it cannot be written."""
     kernel = found.plan.kernels[number]
     try:
-        place, name = disk_cache.folder(), f"{kernel.name}_{found.key[:12]}.py"
+        place, name = disk_cache.made_folder(), f"{kernel.name}_{found.key[:12]}.py"
         return str(write_source(place, name, TRITON.source(kernel, found.plan)) or "")
     except Exception as error:  # for reading only: a region without readable source still runs
         log.warning("onepass: no source of kernel %s: %s", kernel.name, error)

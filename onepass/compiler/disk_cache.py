@@ -39,6 +39,7 @@ from ..lowering.source_folder import (
     read_whole,
     write_whole,
 )
+from ..process_state import registered
 
 if TYPE_CHECKING:
     import torch
@@ -49,6 +50,7 @@ DEFAULT_MEGABYTES = 500.0
 KEPT_SHARE = 0.9  # of the limit, where it was passed: the next writes find room
 WRITES_BETWEEN_LOOKS = 64
 CODE = (".py", ".toml", ".json")  # code, and the tables that it reads
+_UNUSABLE: set[Path] = registered(set(), "reports")  # folders of which a line has said so
 log = logging.getLogger(__name__)
 
 
@@ -63,6 +65,22 @@ def folder() -> Path | None:
         usual = user_cache_path("onepass", appauthor=False)
         return of_this_user(usual) if usual.is_absolute() else None
     return None
+
+
+def made_folder() -> Path | None:
+    """The folder, made where it is missing. None if there is none, or none can be there, which is logged once."""
+    place = folder()
+    if place is None:
+        return None
+    try:
+        return make_private(place)
+    except OSError as error:
+        if place not in _UNUSABLE:
+            _UNUSABLE.add(place)
+            name = "$ONEPASS_CACHE" if named_folder() else "the cache folder"
+            why = f"{place} is a file, not a folder" if place.is_file() else str(error)
+            log.warning("onepass: %s cannot be used, so nothing is kept: %s", name, why)
+        return None
 
 
 @cache
@@ -136,7 +154,7 @@ def read(name: str) -> dict | None:
 
 def write(name: str, body: dict) -> bool:
     """Stores the entry whole or not at all; False if it could not be stored."""
-    place = folder()
+    place = made_folder()
     if place is None:
         return False
     path = _path(place, name)

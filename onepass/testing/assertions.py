@@ -243,7 +243,8 @@ def needs_hypothesis() -> ModuleType:
     try:
         import hypothesis
     except ImportError as error:
-        raise ImportError("onepass.testing needs hypothesis: pip install 'onepass[test]'") from error
+        how = "pip install 'onepass[test]', in a clone pip install -e '.[test]'"
+        raise ImportError(f"onepass.testing needs hypothesis: {how}") from error
     return hypothesis
 
 

@@ -60,7 +60,10 @@ STEPS = (
     (
         "5. The plan",
         "The form becomes loops, tiles and accumulators. It is data, not text, and is read back: from the loops, "
-        "the term that they compute is computed again and compared with the one that was asked for.",
+        "the term that they compute is computed again and compared with the one that was asked for. "
+        "`print(loop_nest(kernel))`, with `loop_nest` of `onepass.wording.loop_nest`, prints it for each kernel of "
+        "`region.data.plan.kernels`. With `ONEPASS_PRINT_PLAN_PASSES=1` in the environment, planning prints it after "
+        "each pass.",
     ),
     (
         "6. The kernel",

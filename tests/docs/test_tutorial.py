@@ -12,6 +12,7 @@ import pytest
 
 import onepass
 from onepass.compiler.rule_plugins import GROUP
+from onepass.egraph.rewrite.rule import ASSUMPTIONS
 from tests.onepass.compiler.test_rule_plugins import install
 
 pytestmark = pytest.mark.usefixtures("fresh")
@@ -55,6 +56,11 @@ def test_every_block_does_what_is_said(tmp_path, monkeypatch):
 def test_it_has_blocks_of_every_kind():
     languages = [language for _, language, _ in blocks()]
     assert languages.count("python") >= 8 and languages.count("text") >= 5 and languages.count("toml") == 1
+
+
+def test_every_assumption_is_in_the_table():
+    listed = re.findall(r'^\| `"([^"]+)"`', TUTORIAL.read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(listed) == sorted(["reassociates", "bitwise", *ASSUMPTIONS])
 
 
 def test_names_it_mentions_exist():

@@ -33,7 +33,7 @@ from onepass.egraph.terms.ops import (
     var,
     where,
 )
-from onepass.egraph.terms.printing import show, show_let, show_marked
+from onepass.egraph.terms.printing import show, show_let, show_marked, show_where
 from onepass.egraph.terms.traversal import all_dims, reduces, rename_dims, substitute, subterms, tensors
 from tests.support.strategies import INDEX_DIMS, coordinates, float_terms, index_terms
 
@@ -339,6 +339,8 @@ def test_show_let_names_what_is_shared():
         "t0 = (Σ_d q[i, d] · k[j, d]) · 0.5",
         "t0 - (max_j t0)",
     ]
+    assert show_where(shared - max_over(J, shared)) == "t0 - (max_j t0) where t0 = (Σ_d q[i, d] · k[j, d]) · 0.5"
+    assert show_where(shared) == show(shared)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The passes of planning: their order, where each is, and what is printed after each."""
 
 import inspect
+import re
 from dataclasses import replace
 
 import pytest
@@ -62,6 +63,7 @@ def test_the_variable_prints_the_plan_after_each_pass_that_changed_something(mon
     assert tuple(dict.fromkeys(headings)) == plan.plan_passes
     assert {"choose_kernel_shape", "group_stores", "build_loops"} <= {*headings}
     assert "kernel0: grid (b0, b1), rows i, held (d, e), loops over (j)" in text
+    assert re.search(r"out\[b0, b1, i, e\] = mantissa\(.* where t0 = ", text) and not re.search("= t0 = ", text)
 
 
 def test_a_pass_over_a_store_names_the_store_and_a_part_is_finished_before_the_result(monkeypatch, capsys):

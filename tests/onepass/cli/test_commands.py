@@ -68,6 +68,15 @@ def test_what_cannot_be_read_is_one_line_before_anything_runs(words, said, capsy
     assert printed.out == "" and len(printed.err.splitlines()) == 1
 
 
+@pytest.mark.parametrize(("on_gpu", "said"), [(False, "there is no GPU here"), (True, "needs scikit-learn")])
+def test_tune_says_first_that_it_needs_a_gpu(on_gpu, said, capsys, monkeypatch):
+    monkeypatch.setattr(commands, "find_spec", lambda name: None)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: on_gpu)
+    assert main(["tune", "a.py:f"]) == MISUSED
+    printed = capsys.readouterr()
+    assert printed.out == "" and said in printed.err and len(printed.err.splitlines()) == 1
+
+
 def test_sizes_are_symbols_where_that_is_asked_for(tmp_path, capsys):
     path = tmp_path / "users.py"
     path.write_text("import torch\ndef f(q, k, v): return torch.softmax(q @ k.mT, -1) @ v\n")

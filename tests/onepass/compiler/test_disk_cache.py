@@ -175,6 +175,20 @@ def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
     assert "not stored" in run().cache
 
 
+@pytest.mark.parametrize("below", [False, True], ids=["a file", "in a file"])
+def test_a_folder_that_cannot_be_there_is_said_once(below, tmp_path, monkeypatch, caplog):
+    file = tmp_path / "file"
+    file.write_text("not a folder")
+    monkeypatch.setenv("ONEPASS_CACHE", str(file / "cache" if below else file))
+    arguments = [torch.randn(1, 2, 300, 16) for _ in range(3)]
+    for factor in (1.0, 2.0):
+        scaled = lambda q, k, v, factor=factor: attention(q * factor, k, v)
+        assert onepass.explain(scaled, *arguments).fused == 1
+    why = "Not a directory" if below else f"{file} is a file, not a folder"
+    (line,) = [record.message for record in caplog.records if record.name.startswith("onepass")]
+    assert line.startswith("onepass: $ONEPASS_CACHE cannot be used, so nothing is kept: ") and why in line
+
+
 @pytest.mark.skipif(hasattr(os, "geteuid") and os.geteuid() == 0, reason="root may write everywhere")
 def test_a_read_only_folder(folder):
     folder.mkdir()

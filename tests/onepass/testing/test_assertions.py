@@ -180,7 +180,7 @@ def test_mutants_are_named_after_what_changed():
 
 def test_hypothesis_is_asked_for_by_name(monkeypatch):
     monkeypatch.setitem(sys.modules, "hypothesis", None)
-    with pytest.raises(ImportError, match=r"pip install 'onepass\[test\]'"):
+    with pytest.raises(ImportError, match=r"'onepass\[test\]', in a clone pip install -e '\.\[test\]'"):
         assert_rule(factor_out_of_max_unguarded)
 
 
