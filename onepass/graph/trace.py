@@ -70,7 +70,7 @@ def _is_symbolic(value) -> bool:
 
 @contextmanager
 def _without_cache(mode: FakeTensorMode) -> Iterator[None]:
-    """Computes every fake result: with symbols, to name a result for torch's cache and to make it again takes longer."""
+    """Computes every fake result: with symbols, to name it for torch's cache and to make it again takes longer."""
     before = mode.cache_enabled
     mode.cache_enabled = False
     try:

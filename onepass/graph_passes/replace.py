@@ -39,7 +39,7 @@ from ..regions.refusals import refusal_to_move
 from ..regions.region import Region, signature
 from ..report.records import Refused, RegionReport, Report
 from .insert_call import CallInserter
-from .output_strides import output_strides
+from .output_strides import KnownCopies, output_strides
 from .region_gradients import derivative_reports, gradients_needed, in_forward_mode, in_training, is_derived
 from .specialize_sizes import number_of_guards, specialize_widths
 
@@ -148,6 +148,7 @@ class Replacement:
         self._insertion_points: dict[int, fx.Node] = {}
         self._owned = {node for region in self.regions for node in region.owned}
         self._names: dict[tuple[Region, int], RegionName] = {}
+        self._copies: dict[int, KnownCopies] = {}  # by the number of guards
         self._traced: dict[RegionName, TracedRegion | Exception] = {}
         self._by_signature: dict[RegionName, Fused | Exception] = {}
         self._read_counts = ReadCounts()
@@ -238,7 +239,8 @@ class Replacement:
             strides: tuple = ()
             if region.refusal is None:  # Nobody needs the guards of a region that stays.
                 specialize_widths(region, self.survey.mixed)
-                strides = tuple(map(output_strides, region.outputs))
+                copies = self._copies.setdefault(number_of_guards(region), {})
+                strides = tuple(output_strides(node, copies) for node in region.outputs)
             self._names[region, number_of_guards(region)] = (signature(region), strides)
         return self._names[region, number_of_guards(region)]
 

@@ -7,7 +7,7 @@ import torch
 
 from onepass import process_state
 from onepass.api.backend import onepass_backend
-from onepass.graph_passes import functionalize, replace
+from onepass.graph_passes import functionalize, output_strides, replace
 from onepass.regions import find, region
 from onepass.translate import translate
 from tests.support.spellings import attend
@@ -81,3 +81,21 @@ def test_a_graph_without_writes_is_surveyed_once(monkeypatch):
     surveyed = [counted(monkeypatch, module, "survey", type) for module in (functionalize, replace, find)]
     first_call(False)
     assert sum(map(Counter.total, surveyed)) == 1
+
+
+def test_symbolic_strides_of_equal_results_are_computed_once(monkeypatch):
+    """Each layer puts heads beside their columns, so its kernel writes the strides of the copy behind it."""
+    copied = counted(monkeypatch, output_strides, "_as_copied", lambda value, order: tuple(order))
+
+    def beside(x):
+        for _ in range(3):
+            q = x.unflatten(-1, (3, -1)).transpose(1, 2)
+            x = x + attend(q, q.tanh(), q).transpose(1, 2).reshape(x.shape)
+        return x
+
+    compiled = torch.compile(beside, backend=onepass_backend(options=OPTIONS))
+    x = torch.randn(2, 40, 48)
+    torch._dynamo.maybe_mark_dynamic(x, [0, 1])
+    torch.testing.assert_close(compiled(x), beside(x), rtol=1e-4, atol=1e-5)
+    inserted = 3
+    assert copied.total() <= inserted + 2  # one for each call that is inserted, and one for each number of guards
