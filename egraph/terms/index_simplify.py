@@ -7,6 +7,7 @@ Only integer and bool subterms change. The laws are (a·g + b)//g = a + b//g, x/
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import gcd
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from .ops import const, make
 from .term import Term
 from .traversal import rebuild
 
+MAX_NODES_KEPT = 8192
 _ARITHMETIC = ("add", "sub", "mul", "neg")
 
 
@@ -23,8 +25,12 @@ def simplify_index(root: Term) -> Term:
     return rebuild(root, simplify_node)
 
 
+@lru_cache(MAX_NODES_KEPT)
 def simplify_node(node: Term, args: tuple[Term, ...]) -> Term:
-    """One node with simplified arguments, simplified: the step of `simplify_index`."""
+    """One node with simplified arguments, simplified: the step of `simplify_index`.
+
+    Memoised, because a compile simplifies the same indices again and again: they stay, and what is around them changes.
+    """
     if node.op in ("lt", "le", "eq") and args[0].dtype == "int64" == args[1].dtype:
         return _without_abs(compare(node.op, *args))
     if node.op in ("and", "or", "not", "where"):

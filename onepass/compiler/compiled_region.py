@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from keyword import iskeyword
+from typing import TYPE_CHECKING
 
 from ..egraph.derivation import ledger
 from ..egraph.derivation.certificate import Derivation
@@ -46,6 +47,9 @@ from .optimized import Optimized
 from .options import Options
 from .rule_admission import unproved
 from .traffic import STORES_TOO_MUCH, eager_work, plan_bytes, stores_too_much
+
+if TYPE_CHECKING:
+    from ..translate.translate import Captured
 
 UNPROVED = "law {} is not used: the ledger does not call it proved as it stands (`python -m onepass prove` decides it)"
 BACKWARD = "not planned: no gradient is needed"
@@ -85,6 +89,20 @@ class Fused:
         return tuple(s for s in self.program.symbols if s not in stated)
 
 
+@dataclass(frozen=True, eq=False)
+class TracedRegion:
+    """A region as it was traced, with its terms as soon as they are asked for."""
+
+    program: Program
+
+    @cached_property
+    def captured(self) -> Captured:
+        """The program as terms. Raises Refusal."""
+        from ..translate.translate import translate
+
+        return translate(self.program)
+
+
 @dataclass(frozen=True)
 class Carried:
     """What the text of a graph says, before anything is searched."""
@@ -120,6 +138,14 @@ def make(program: Program, options: Options, strides: Sequence = (), hints: Mapp
 
     strides: of every result, as `Strides`; contiguous if there are none. hints: numbers for symbolic sizes.
     """
+    return make_traced(TracedRegion(program), options, strides, hints)
+
+
+def make_traced(
+    traced: TracedRegion, options: Options, strides: Sequence = (), hints: Mapping[str, int] | None = None
+) -> Fused:
+    """`make` of a region whose terms others ask for, too."""
+    program = traced.program
     device = program.inputs[0].meta.device if program.inputs else "cpu"
     given = options.rules
     grounded = _grounded(program, options, device)
@@ -132,7 +158,7 @@ def make(program: Program, options: Options, strides: Sequence = (), hints: Mapp
             again = replace(found.report, cache=said, places=_places(program))
             found = replace(found, program=program, report=again)
         else:
-            found = _restore(key, program, options, strides) or _search(key, program, options, strides, hints or {})
+            found = _restore(key, program, options, strides) or _search(key, traced, options, strides, hints or {})
             keep_latest(_BY_KEY, key, found, MAX_REGIONS_KEPT)
     if not given:
         return found
@@ -183,12 +209,11 @@ def _laws(given: Iterable[Rule | PatternRule], grounded: Grounded, report: Regio
     return tuple(found)
 
 
-def _search(key: str, program: Program, options: Options, strides, hints) -> Fused:
-    from ..translate.translate import translate
+def _search(key: str, traced: TracedRegion, options: Options, strides, hints) -> Fused:
     from .optimize import optimize_all
 
     started = time.perf_counter()
-    captured = translate(program)
+    program, captured = traced.program, traced.captured
     capture = time.perf_counter() - started
     found = optimize_all(captured.results, options.rules, invariant=options.invariant, without=options.without)
     seconds = ", ".join(f"{name} {took:.3f} s" for name, took in {"capture": capture, **found.seconds}.items())

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ..compiler import library_kernels
-from ..compiler.compiled_region import Fused
+from ..compiler.compiled_region import Fused, TracedRegion
 from ..egraph.search.engine import EngineError
 from ..errors import OnepassError
 from ..graph.survey import Nodes, Survey
@@ -36,7 +36,8 @@ class FusionContext:
 
     mode: the option fuse_loads, "auto", "always" or "never"; "training" where that is "auto" and gradients are needed.
     make: compiles a region, or raises. owned: nodes that other regions own. computed: these, and the copies that other
-    regions make, which read results as they are. read_counts: shared by all regions of a graph.
+    regions make, which read results as they are. traced: traces a region, or raises; that of a graph does it once for
+    equal regions. read_counts: shared by all regions of a graph.
     """
 
     survey: Survey
@@ -44,6 +45,7 @@ class FusionContext:
     make: Callable[[Region], Fused]
     owned: Nodes
     computed: Nodes
+    traced: Callable[[Region], TracedRegion] = lambda region: TracedRegion(region.program())
     read_counts: ReadCounts = field(default_factory=dict)
 
 

@@ -12,6 +12,7 @@ from math import prod
 
 from torch import fx
 
+from ..compiler.compiled_region import TracedRegion
 from ..egraph.derivation import ledger
 from ..egraph.derivation.normalize import Normaliser
 from ..egraph.terms.term import Term
@@ -29,7 +30,6 @@ from ..regions.copies import with_copies
 from ..regions.grow import axis_of
 from ..regions.region import Region, signature
 from ..rules import NORMAL
-from ..translate.translate import translate
 from .compare_plans import CANNOT_BE_COMPILED, FusionContext, reason_against
 from .epilogues import fused_note
 from .estimates import (
@@ -199,17 +199,17 @@ def _known_read_counts(region: Region, context: FusionContext) -> tuple[tuple[fl
     name = signature(region)
     if name not in context.read_counts:
         try:
-            context.read_counts[name] = _read_counts(region)
+            context.read_counts[name] = _read_counts(region, context.traced(region))
         except (OnepassError, NotPlannable) as error:
             context.read_counts[name] = error
     return context.read_counts[name]
 
 
-def _read_counts(region: Region) -> tuple[tuple[float, str], ...]:
+def _read_counts(region: Region, traced: TracedRegion) -> tuple[tuple[float, str], ...]:
     """For every input, how often a fused kernel would compute an element of it, and a phrase for that."""
-    program = region.program()
+    program = traced.program
     normaliser = Normaliser(ledger.proved(NORMAL))
-    stores = [replace(r, term=normaliser.normal(r.term)) for r in translate(program).results]
+    stores = [replace(r, term=normaliser.normal(r.term)) for r in traced.captured.results]
     sizes, worst = size_hints(region), {entry.name: (1.0, "") for entry in program.inputs}
     tensors = [n for n in region.inputs if shape(n) is not None]
     elements = {entry.name: element_count(n) for entry, n in zip(program.inputs, tensors, strict=True)}

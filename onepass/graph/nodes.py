@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from ..egraph.terms.sizes import Size
 
 TORCH_FOLDER = str(Path(torch.__file__).parent)
 NOT_OF_A_PATH = ("L", "G", "_modules", "_orig_mod")
+MAX_FORMULAS_KEPT = 4096
 VALUE_META = ("val", "example_value")  # where the fake value of a node is kept
 _STEP_OF_A_PATH = re.compile(r"\w+")
 _VARIABLE = re.compile(r"^[LG]\['(args|self|fn)'\](\[\d+\])?")  # in which the outermost module is
@@ -75,20 +77,28 @@ def value_of_node(node: fx.Node) -> Any:
 
 def size_of(value: int | torch.SymInt) -> Size:
     """A size as a number, also where a guard has fixed its symbol, or as the text of its formula."""
-    found = expression(value)
-    return found if isinstance(found, int) else str(found)
+    return value if isinstance(value, int) else _simplified(*_formula(value))[1]
 
 
 def expression(value: int | torch.SymInt) -> int | sympy.Expr:
     """A size as a number or a formula of symbols."""
-    if isinstance(value, int):
-        return value
-    whole = value.node.shape_env.divisible
-    found = value.node.expr.replace(FloorDiv, lambda a, b: _divided(a, b, whole))
+    return value if isinstance(value, int) else _simplified(*_formula(value))[0]
+
+
+def _formula(value: torch.SymInt) -> tuple[sympy.Expr, frozenset[sympy.Expr]]:
+    """A symbolic size as torch has it, and the remainders that are known to be zero, as far as they can matter."""
+    found = value.node.expr
+    return found, frozenset(value.node.shape_env.divisible) if found.has(FloorDiv) else frozenset()
+
+
+@lru_cache(MAX_FORMULAS_KEPT)
+def _simplified(formula: sympy.Expr, whole: Collection[sympy.Expr]) -> tuple[int | sympy.Expr, Size]:
+    """The formula with its quotients simplified, or a number; and the same as a size. Graphs repeat few formulas."""
+    found = formula.replace(FloorDiv, lambda a, b: _divided(a, b, whole))
     for quotient in found.atoms(FloorDiv):
         if Mod(*quotient.args) in whole:
             found = found.subs(quotient.args[1] * quotient, quotient.args[0])
-    return int(found) if found.is_Integer else found
+    return (int(found), int(found)) if found.is_Integer else (found, str(found))
 
 
 def _divided(a, b, whole: Collection[sympy.Expr]):

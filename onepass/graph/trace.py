@@ -10,13 +10,13 @@ import keyword
 import operator
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 
 import torch
 from torch import fx
 from torch._guards import TracingContext, tracing
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx import traceback as fx_traceback
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -55,10 +55,28 @@ def aten_graph(region: Callable, fake_inputs: Sequence) -> fx.Graph:
         stack.enter_context(tracing(TracingContext(mode)))
         stack.enter_context(fx_traceback.preserve_node_meta())
         stack.enter_context(mode)
+        if any(map(_is_symbolic, fake_inputs)):
+            stack.enter_context(_without_cache(mode))
         before = not _under_autocast(fake_inputs)  # autocast inserts its casts when operations are dispatched
         if not before:
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # traces attention to operations that have terms
         return _traced(body, fake_inputs, pre_dispatch=before, tracing_mode="real")
+
+
+def _is_symbolic(value) -> bool:
+    """Whether a size is a symbol."""
+    return any(isinstance(size, torch.SymInt) for size in (value, *getattr(value, "shape", ())))
+
+
+@contextmanager
+def _without_cache(mode: FakeTensorMode) -> Iterator[None]:
+    """Computes every fake result: with symbols, to name it for torch's cache and to make it again takes longer."""
+    before = mode.cache_enabled
+    mode.cache_enabled = False
+    try:
+        yield
+    finally:
+        mode.cache_enabled = before
 
 
 def _traced(function: Callable, inputs: Sequence, **how) -> fx.Graph:

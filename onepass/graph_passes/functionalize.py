@@ -27,6 +27,8 @@ def functionalize(graph: fx.Graph) -> None:
     """Rewrites the graph. A write that may be seen elsewhere, or that would change a dtype or shape, stays."""
     use_in_place_names(graph)
     _functionalize_reshapes(graph)
+    if not any(map(changes_in_place, graph.nodes)):
+        return
     s = survey(graph)
     for node in s.in_place:
         if node.target is not operator.setitem or not _rewrite_assignment(node, s):

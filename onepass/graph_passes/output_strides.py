@@ -7,6 +7,8 @@ their columns, the kernel writes what the copy would write, and the copy has not
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import fx
 
@@ -16,31 +18,53 @@ from ..graph.op_kinds import Trait, has_trait, is_aten
 
 MOVES = Trait.PERMUTES | Trait.MOVES_AXES | Trait.SWAPS_AXES
 AXIS_LABELS = (2, 3, 5, 7, 11, 13, 17, 19)  # Different lengths for a tensor's axes, to follow them through moves.
+# Strides by the sizes and strides of a result, and the order of axes in which it is copied.
+KnownCopies = dict[tuple[tuple[Size, ...], tuple[Size, ...], tuple[int, ...]], tuple[Size, ...]]
 
 
-def output_strides(node: fx.Node) -> tuple[Size, ...]:
-    """The strides of a result, in elements; symbolic ones as text. Empty for what is no strided tensor."""
+def output_strides(node: fx.Node, copies: KnownCopies) -> tuple[Size, ...]:
+    """The strides of a result, in elements; symbolic ones as text. Empty for what is no strided tensor.
+
+    copies: what was found with the same guards; results of equal layers are copied alike.
+    """
     value = value_of_node(node)
     if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
         return ()
-    return tuple(map(size_of, strided_value(node).stride()))
+    order = _order_of_copy(node, value)
+    own = tuple(map(size_of, value.stride()))
+    if order is None:
+        return own
+    copied = (tuple(map(size_of, value.shape)), own, order)
+    if copied not in copies:
+        copies[copied] = tuple(map(size_of, _as_copied(value, order).stride()))
+    return copies[copied]
 
 
 def strided_value(node: fx.Node) -> torch.Tensor:
     """The fake value of a result, with the strides that the kernel writes."""
-    value, last = value_of_node(node), node
+    value = value_of_node(node)
+    order = _order_of_copy(node, value)
+    return value if order is None else _as_copied(value, order)
+
+
+def _as_copied(value: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
+    return value.permute(order).contiguous().permute([order.index(axis) for axis in range(len(order))])
+
+
+def _order_of_copy(node: fx.Node, value: torch.Tensor) -> tuple[int, ...] | None:
+    """The order of a result's axes in which a copy behind it lies in memory; None if there is no such copy."""
+    last = node
     if value.dim() > len(AXIS_LABELS) or is_aten(node):
-        return value
+        return None
     labelled = torch.empty(AXIS_LABELS[: value.dim()], device="meta")
     while (user := _only_user(last)) is not None and has_trait(user, MOVES):
         last, labelled = user, _moved(user, labelled)
         if labelled is None:
-            return value
+            return None
     copy = _only_user(last)
     if last is node or copy is None or not has_trait(copy, Trait.MAKES_CONTIGUOUS) or not _is_copied(node, copy):
-        return value
-    order = [AXIS_LABELS.index(n) for n in labelled.shape]
-    return value.permute(order).contiguous().permute([order.index(axis) for axis in range(len(order))])
+        return None
+    return tuple(AXIS_LABELS.index(n) for n in labelled.shape)
 
 
 def _only_user(node: fx.Node) -> fx.Node | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import torch
 from torch import fx
@@ -16,7 +17,7 @@ from torch._dynamo import convert_frame
 
 from .. import messages
 from ..compiler import compiled_region
-from ..compiler.compiled_region import Fused
+from ..compiler.compiled_region import Fused, TracedRegion
 from ..compiler.options import Options
 from ..egraph.forks import keep_usable
 from ..egraph.terms.sizes import UnknownSize
@@ -40,11 +41,13 @@ from ..report.records import Refused, RegionReport, Report
 from ..runtime.library_choice import share_of_compiled
 from ..runtime.region_call import CALLING
 from .insert_call import CallInserter
-from .output_strides import output_strides
+from .output_strides import KnownCopies, output_strides
 from .region_gradients import derivative_reports, gradients_needed, in_forward_mode, in_training, is_derived
-from .specialize_sizes import specialize_widths
+from .specialize_sizes import number_of_guards, specialize_widths
 
 REFUSALS = (Refusal, NotPlannable, ProgramError, UnknownSize)
+RegionName = tuple[str, tuple]  # the signature, and the strides of the results
+Made = TypeVar("Made")
 MAX_LENGTH_OF_A_FAILURE = 300  # characters
 log = logging.getLogger(__name__)
 keep_usable(convert_frame.compile_lock)  # Dynamo holds it while anything is compiled.
@@ -120,8 +123,8 @@ def inline(graph: fx.Graph, rewriting: Rewriting) -> None:
 
 def find(graph: fx.Graph, rewriting: Rewriting) -> None:
     """Finds the regions of the graph."""
-    rewriting.regions = [*find_regions(graph), *rewriting.refused_calls]
     rewriting.survey = survey(graph)
+    rewriting.regions = [*find_regions(graph, rewriting.survey), *rewriting.refused_calls]
 
 
 def replace_regions(graph: fx.Graph, rewriting: Rewriting) -> None:
@@ -146,7 +149,10 @@ class Replacement:
         self.answers: dict[int, Fused] = {}
         self._insertion_points: dict[int, fx.Node] = {}
         self._owned = {node for region in self.regions for node in region.owned}
-        self._by_signature: dict[tuple[str, tuple], Fused | Exception] = {}
+        self._names: dict[tuple[Region, int], RegionName] = {}
+        self._copies: dict[int, KnownCopies] = {}  # by the number of guards
+        self._traced: dict[RegionName, TracedRegion | Exception] = {}
+        self._by_signature: dict[RegionName, Fused | Exception] = {}
         self._read_counts = ReadCounts()
         self._shares: dict[str, float | None] = {}  # by key: what equal calls took of the plan's time
         self._records = recording(graph.nodes)
@@ -169,7 +175,9 @@ class Replacement:
         self._refuse_in_training(region)
         owned = frozenset(self._owned - region.owned)
         computed = owned.union(*(r.nodes for r in self.regions if r is not region and r.refusal is None))
-        context = lambda mode: FusionContext(s, mode, self._compiled, owned, computed, self._read_counts)
+        context = lambda mode: FusionContext(
+            s, mode, self._compiled, owned, computed, self._trace_of, self._read_counts
+        )
         self.regions[number], answer = self._fused(region, context)
         self._owned.update(self.regions[number].owned)
         self._insertion_points[number] = insertion_point(self.regions[number], s).before
@@ -226,22 +234,31 @@ class Replacement:
 
     def _compiled(self, region: Region) -> Fused:
         """The plan of a region, made once for equal regions whose results lie in memory alike; so is an error."""
-        strides: tuple = ()
-        if region.refusal is None:  # Nobody needs the guards of a region that stays.
-            specialize_widths(region, self.survey.mixed)
-            strides = tuple(map(output_strides, region.outputs))
-        name = (signature(region), strides)
-        if name not in self._by_signature:
-            try:
-                program = region.program()  # This refuses outputs that have no strides.
-                options = self.rewriting.options
-                self._by_signature[name] = compiled_region.make(program, options, strides, size_hints(region))
-            except Exception as error:
-                self._by_signature[name] = error
-        found = self._by_signature[name]
-        if isinstance(found, Exception):
-            raise found
-        return found
+        name = self._name_of(region)
+
+        def made() -> Fused:
+            traced = self._trace_of(region)  # This refuses outputs that have no strides.
+            return compiled_region.make_traced(traced, self.rewriting.options, name[1], size_hints(region))
+
+        return _once(self._by_signature, name, made)
+
+    def _trace_of(self, region: Region) -> TracedRegion:
+        """A region as it is traced, once for equal regions whose results lie in memory alike; so is an error."""
+        return _once(self._traced, self._name_of(region), lambda: TracedRegion(region.program()))
+
+    def _name_of(self, region: Region) -> RegionName:
+        """What equal regions whose results lie in memory alike have in common. Widths are numbers from here on.
+
+        No node changes while plans are made, so a region keeps its name until a guard says more of its sizes.
+        """
+        if (region, number_of_guards(region)) not in self._names:
+            strides: tuple = ()
+            if region.refusal is None:  # Nobody needs the guards of a region that stays.
+                specialize_widths(region, self.survey.mixed)
+                copies = self._copies.setdefault(number_of_guards(region), {})
+                strides = tuple(output_strides(node, copies) for node in region.outputs)
+            self._names[region, number_of_guards(region)] = (signature(region), strides)
+        return self._names[region, number_of_guards(region)]
 
     def _require_same_effects(self, number: int) -> None:
         """Refuses an insertion point that changes the order of random numbers, or that needs separate inputs.
@@ -292,6 +309,19 @@ class Replacement:
         except Exception as error:
             self.rewriting.note_failure(error, where_of(region.anchor))
             return answer.report
+
+
+def _once(known: dict[RegionName, Made | Exception], name: RegionName, make: Callable[[], Made]) -> Made:
+    """What is made for a region of this name, or the error that was raised, the first time and again."""
+    if name not in known:
+        try:
+            known[name] = make()
+        except Exception as error:
+            known[name] = error
+    found = known[name]
+    if isinstance(found, Exception):
+        raise found
+    return found
 
 
 def _fused(region: Region, context: FusionContext) -> tuple[Region, Fused]:

@@ -47,6 +47,16 @@ def specialize_widths(region: Region, mixed: Mapping[fx.Node, Sequence[int | tor
             int(size)  # This adds the guard.
 
 
+def number_of_guards(region: Region) -> int:
+    """A number that grows whenever torch learns that sizes are numbers, equal, or divisible; 0 without symbols."""
+    for node in region.inputs:
+        value = value_of_node(node)
+        for size in (*getattr(value, "shape", ()), value):
+            if isinstance(size, torch.SymInt):
+                return size.node.shape_env._version_counter
+    return 0
+
+
 def _axis_sizes(inputs: Iterable[fx.Node]) -> Iterator[tuple[torch.SymInt, bool]]:
     """Every symbolic size of an axis, and whether its tensor has it as a last axis, or as the last one in memory.
 

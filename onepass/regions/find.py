@@ -42,9 +42,12 @@ class _Draft:
         return self.product or self.ends[0]
 
 
-def find_regions(graph: fx.Graph) -> list[Region]:
-    """All regions, in graph order. Regions that are refused are listed too, with the reason."""
-    s = survey(graph)
+def find_regions(graph: fx.Graph, known: Survey | None = None) -> list[Region]:
+    """All regions, in graph order. Regions that are refused are listed too, with the reason.
+
+    known: the survey of the graph, where there is one.
+    """
+    s = known or survey(graph)
     sinks = [n for n in reversed(s.order) if s.kind[n] in ("contraction", "attention")]
     drafts = _drafts(sinks, s)
     drafts += _drafts_of_one(sinks, s, frozenset().union(*(draft.owned for draft in drafts)))

@@ -44,7 +44,7 @@ def test_torch_says_which_strides_its_attention_has_on_a_device():
         apart = torch.empty_strided((2, 3, 33, 16), (3168, 1056, 32, 2), device="cuda")
         of_cuda = torch.ops.aten._scaled_dot_product_efficient_attention(apart, apart, apart, None, True)
         node.meta["example_value"] = of_cuda[0]
-        assert output_strides(node) == (1584, 16, 48, 1)
+        assert output_strides(node, {}) == (1584, 16, 48, 1)
         on_a_cpu = torch.empty_strided(apart.shape, apart.stride())
         node.meta["example_value"] = F.scaled_dot_product_attention(*[on_a_cpu] * 3)
-        assert output_strides(node) == (1584, 528, 16, 1)
+        assert output_strides(node, {}) == (1584, 528, 16, 1)

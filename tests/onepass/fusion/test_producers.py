@@ -196,7 +196,7 @@ def test_layers_ask_once_how_often_an_input_is_read(monkeypatch):
     """Equal regions share the estimate, as they share the plan."""
     asked = []
     found = producers._read_counts
-    monkeypatch.setattr(producers, "_read_counts", lambda region: asked.append(region) or found(region))
+    monkeypatch.setattr(producers, "_read_counts", lambda *given: asked.append(given) or found(*given))
 
     def layers(q, k, v):
         for _ in range(3):
