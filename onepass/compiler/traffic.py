@@ -40,13 +40,18 @@ class _Counter(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
-        if not function.is_view:
+        if not _moves_nothing(function):
             sizes = [_stored(x) for x in tree_leaves((args, kwargs, result)) if isinstance(x, torch.Tensor)]
             if function._schema.name in GATHERS:  # The first argument is read at as many places as the result has.
                 sizes[0] = min(sizes[0], _stored(result))
             self.bytes += sum(sizes)
             self.calls += 1
         return result
+
+
+def _moves_nothing(function: torch._ops.OpOverload) -> bool:
+    """Whether a call gives what was there before: a view, or a fact about a tensor, which fake ones are asked for."""
+    return function.is_view or function.namespace == "prim" or function._schema.name == "aten::_unsafe_view"
 
 
 def _stored(x: torch.Tensor) -> int:
