@@ -105,7 +105,7 @@ def measured(names: Sequence[str] = SUITES, pattern: str = "") -> Iterator[Measu
 def plans_of(case: suites.Case) -> list[Plan]:
     """The plans of a problem's regions."""
     problem, made, recorder = case.make("cpu", torch.bfloat16), {}, Recorder(Options.read({}))
-    make = compiled_region.make
+    make = compiled_region.make_traced
 
     def kept(*arguments, **words):
         found = make(*arguments, **words)
@@ -117,7 +117,7 @@ def plans_of(case: suites.Case) -> list[Plan]:
         raise Captured
 
     torch._dynamo.reset()
-    with mock.patch.object(compiled_region, "make", kept), torch.no_grad():
+    with mock.patch.object(compiled_region, "make_traced", kept), torch.no_grad():
         try:
             torch.compile(problem.plain, backend=backend)(*problem.arguments)
         except torch._dynamo.exc.BackendCompilerFailed:

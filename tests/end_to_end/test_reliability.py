@@ -50,7 +50,7 @@ def broken(*a, **k):
     raise Broken("on purpose")
 
 
-PLACES = [(compiled_region, name) for name in ("make", "_search", "_restore", "canonical")]
+PLACES = [(compiled_region, name) for name in ("make_traced", "_search", "_restore", "canonical")]
 
 
 @pytest.mark.parametrize("module, name", PLACES)

@@ -10,6 +10,7 @@ import torch
 
 from onepass.compiler.optimize import optimize
 from onepass.graph.trace import program_of
+from onepass.lowering.planning.planner import build_plan
 from onepass.lowering.triton.default_config import THREE_DIMS
 from onepass.lowering.triton.launch import default_for, run_triton
 from onepass.translate.translate import translate
@@ -28,8 +29,10 @@ def products(q, k, v):
 
 
 def planned(function, inputs):
+    """The plan that stores nothing between kernels."""
     captured = translate(program_of(function, *inputs))
-    return optimize(captured.term, captured.output, captured.order).plan
+    found = optimize(captured.term, captured.output, captured.order)
+    return build_plan(found.terms[0], captured.output, captured.order)
 
 
 @pytest.mark.parametrize("function, small", [(of_neighbours, True), (distances, False), (products, False)])

@@ -149,5 +149,6 @@ def test_without_a_gpu_it_says_so(capsys):
 
 def test_without_scikit_learn_it_says_so(capsys, monkeypatch):
     monkeypatch.setattr(commands, "find_spec", lambda name: None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert main(["tune", "some.py:function"]) == MISUSED
     assert "pip install scikit-learn" in capsys.readouterr().err
