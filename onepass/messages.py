@@ -139,7 +139,12 @@ USED_AND_WRITTEN = Message(
     "{reason}: written it is anyway, and to compute it again would save no more than to read it costs",
     TWICE,
 )
-CYCLE = Message("OP303", "used outside", "{call} reads what the region computes and gives what it needs", TWICE)
+CYCLE = Message(
+    "OP303",
+    "used outside",
+    "{call} reads what the region computes and gives what it needs",
+    "write it in other operations, or compute what it reads a second time from the inputs",
+)
 AUTOCAST_INSIDE = Message(
     "OP304",
     "autocast",

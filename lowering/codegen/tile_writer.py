@@ -82,8 +82,14 @@ class TileWriter(Tiles):
         if narrow:  # the language's functions are for float32
             to_float32 = f".to({self.type_name('float32')})"
             texts = [f"{t}{to_float32}" if a.dtype in HALVES else t for t, a in zip(texts, args, strict=True)]
+        if node.op == "where" and self.is_double(node.dtype):
+            texts[1:] = [self._double(t) if a.op == "const" else t for t, a in zip(texts[1:], node.args[1:])]
         text = operation(node, texts, self.dialect, self.facts.machine)
         return TileValue(f"({text}).to({self.type_name(node.dtype)})" if narrow else text, dims, node.dtype)
+
+    def _double(self, literal: str) -> str:
+        """A literal in float64: between other values a choice takes it for float32, where 0.1 is another number."""
+        return self.call("full", "[]", literal, self.type_name("float64"))
 
     def _interleaved(self, node: Term) -> TileValue | None:
         """A choice by the parity of the columns, where neither side has them but as d // 2; None for another choice.

@@ -143,7 +143,7 @@ ATEN: tuple[AtenOperation, ...] = (
     *_rows("pointwise", "add sub subtract multiply divide true_divide", Trait.ARITHMETIC),
     *_rows("pointwise", "rsub reciprocal square pow maximum minimum abs absolute floor logaddexp"),
     *_rows("pointwise", "exp exp2 log log2 log1p sqrt rsqrt tanh sigmoid erf sin cos"),
-    *_rows("pointwise", "relu silu gelu elu leaky_relu softplus log_sigmoid"),
+    *_rows("pointwise", "relu silu gelu elu leaky_relu softplus log_sigmoid sign"),
     _row("pointwise", "remainder mod"),
     _row("pointwise", "floor_divide floordiv"),
     *(_row("pointwise", f"{name} __{name}__") for name in ("eq", "ne", "lt", "le", "gt", "ge")),

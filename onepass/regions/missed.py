@@ -37,7 +37,14 @@ def interruption(sink: fx.Node, s: Survey) -> Refusal | None:
         return None
     unknown = found[0]
     where = where_of(unknown) or where_of(sink)
+    if any(map(_is_complex, (unknown, *unknown.all_input_nodes))):
+        return Refusal(messages.COMPLEX, where)
     return Refusal(messages.UNKNOWN_BETWEEN, where, call=name_of(unknown) or unknown.target)
+
+
+def _is_complex(node: fx.Node) -> bool:
+    value = value_of_node(node)
+    return isinstance(value, torch.Tensor) and value.is_complex()
 
 
 def missed_fusion(sink: fx.Node, s: Survey) -> Refusal | None:

@@ -14,7 +14,7 @@ from torch import fx
 from .. import messages
 from ..errors import Refusal
 from ..graph.nodes import value_of_node, where_of
-from ..graph.op_kinds import changes_in_place, gives_positions, name_of, reshapes_in_place
+from ..graph.op_kinds import INTERIOR, changes_in_place, gives_positions, name_of, reshapes_in_place
 from ..graph.survey import Survey, first_unknown_call, hinted, root, shape
 from .copies import is_scalar_multiple, tensor_inputs
 from .grow import Growth
@@ -69,7 +69,8 @@ def _cycle_refusal(growth: Growth, region: Region, s: Survey) -> Refusal:
     """Names a call outside that reads a value of the region, and on which a later value of the region depends."""
     reader = first_unknown_call(growth.cycle, growth.owned, s)
     where = where_of(growth.cycle) or where_of(region.anchor)
-    return Refusal(messages.CYCLE, where, call=f"{name_of(reader) or reader.op}{at_line(reader)}")
+    unknown = "" if s.kind[reader] in INTERIOR else ", for which no kernel is derived,"
+    return Refusal(messages.CYCLE, where, call=f"{name_of(reader) or reader.op}{at_line(reader)}{unknown}")
 
 
 def _recomputing_pays(growth: Growth, s: Survey) -> bool:

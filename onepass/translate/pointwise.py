@@ -80,6 +80,16 @@ def leaky_relu(call: OperatorCall) -> TensorValue:
     return pointwise(call, lambda x: choose(apply("lt", const(0.0), x), x, x * slope), call["self"])
 
 
+@handles("aten.sign.default")
+def sign(call: OperatorCall) -> TensorValue:
+    one, zero = (literal(n, compute_dtype(call.meta.dtype)) for n in (1, 0))
+
+    def function(x):  # torch's sign of NaN is 0
+        return choose(apply("lt", zero, x), one, choose(apply("lt", x, zero), apply("neg", one), zero))
+
+    return pointwise(call, function, call["self"])
+
+
 @handles("aten.softplus.default", symbolic="beta threshold")
 def softplus(call: OperatorCall) -> TensorValue:
     beta, threshold = (float_scalar(call[name], compute_dtype(call.meta.dtype)) for name in ("beta", "threshold"))
