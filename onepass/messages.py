@@ -106,7 +106,8 @@ NO_PRODUCT_BEFORE = Message(
     "OP202",
     "no product before",
     "what {call} reduces {origin}",
-    "compute the scores by a product of two inputs, in the same graph",
+    "compute the scores by a product of two inputs, in the same graph; if a graph break cut the product off, "
+    "onepass.explain names it, and fullgraph=True raises at it",
 )
 HIGHER_ORDER = Message(
     "OP203",
@@ -174,13 +175,13 @@ READ_WITHOUT_GRADIENTS = Message(
 READ_BEFORE_AND_BEHIND = Message(
     "OP309",
     "in-place",
-    "the region reads what {call} changes in place, and also what is there only behind it",
+    "{call} changes in place what the region reads, and the region also needs a value that is computed after that",
     WRITTEN_AS_A_VALUE,
 )
 SCORES_WRITTEN = Message(
     "OP310",
     "in-place",
-    READ_BEFORE_AND_BEHIND.sentence + "; written as a choice (torch.where, masked_fill) it could be fused",
+    READ_BEFORE_AND_BEHIND.sentence + "; with torch.where or masked_fill in place of the change it could be fused",
     WRITTEN_AS_A_VALUE,
 )
 SAVED_INPUT_WRITTEN = Message(
