@@ -18,8 +18,8 @@ ASKED = $(patsubst torch==%,%,$(firstword $(filter-out $(DEFAULT_TORCH),$(TORCH)
 HAS_TORCH = -c 'import torch; have, asked = torch.__version__.split("+")[0], "$(ASKED)".split("+")[0]; \
   assert have == asked if asked else tuple(map(int, have.split(".")[:2])) >= (2, 11)' 2>/dev/null
 
-# pip leaves bytecode to the first import, as it compiles one file after another: 15 seconds for torch alone. Bytecode
-# is kept whatever the environment says, because tests start many processes.
+# pip would compile each file to bytecode, 15 seconds for torch alone; a first import compiles only the files it needs.
+# Bytecode is kept, whatever the environment says, because tests start many processes.
 PIP_INSTALL = -m pip install -q --no-compile
 export PYTHONDONTWRITEBYTECODE =
 

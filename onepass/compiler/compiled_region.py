@@ -148,7 +148,7 @@ def make_traced(
     program = traced.program
     device = program.inputs[0].meta.device if program.inputs else "cpu"
     given = options.rules
-    grounded = _grounded(program, options, device)
+    grounded = _grounded(traced, options, device)
     options = replace(options, rules=grounded.rules)
     key = disk_cache.key(digest([canonical(program).digest(), options.carried(), list(strides)]), device)
     with _LOCK:
@@ -185,14 +185,13 @@ def canonical(program: Program, inputs: Sequence[str] | None = None) -> Program:
     return Program(renamed_inputs, nodes, tuple(names[output] for output in program.outputs))
 
 
-def _grounded(program: Program, options: Options, device: str) -> Grounded:
+def _grounded(traced: TracedRegion, options: Options, device: str) -> Grounded:
     """The rules of the options as ordinary rules only, so that they can be carried."""
     if all(isinstance(rule, Rule) for rule in options.rules):
         return ground(options.rules, ())
-    from ..translate.translate import translate
     from .optimize import resolve
 
-    return resolve([result.term for result in translate(program).results], options.rules, device)
+    return resolve([result.term for result in traced.captured.results], options.rules, device)
 
 
 def _laws(given: Iterable[Rule | PatternRule], grounded: Grounded, report: RegionReport) -> tuple[LawReport, ...]:

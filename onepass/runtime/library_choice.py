@@ -131,13 +131,14 @@ def is_of_the_program(error: Exception) -> bool:
 def _seconds(run: executors.Run, tensors: Tensors) -> float:
     taken: list[float] = []
     while len(taken) < MIN_RUNS or (sum(taken) < SECONDS_OF_A_MEASUREMENT and len(taken) < MAX_RUNS):
-        taken.append(_once(run, tensors))
+        taken.append(seconds_once(run, tensors))
         if taken[-1] > LONG_RUN:
             break
     return statistics.median(taken)
 
 
-def _once(run: executors.Run, tensors: Tensors) -> float:
+def seconds_once(run: executors.Run, tensors: Tensors) -> float:
+    """The time of one run; on a GPU the device's alone."""
     if not tensors[0].is_cuda:
         start = time.perf_counter()
         run(tensors)

@@ -82,8 +82,8 @@ class Runner:
         try:
             return run(tensors)
         except Exception as error:
-            original = name == executors.ORIGINAL and not isinstance(error, torch.OutOfMemoryError)
-            if original or is_sealed():  # the program itself raises it, or nobody else is prepared
+            is_own = name == executors.ORIGINAL and not isinstance(error, torch.OutOfMemoryError)
+            if is_own or is_sealed():  # the program itself raises it, or nobody else is prepared
                 raise
             self._fails(name, error)
             return self._prepared(kind, tensors, numbers)
@@ -188,21 +188,17 @@ class Runner:
             return None
         if executors.ORIGINAL not in self.rivals(tensors, call) or self.found.program.draws:
             return None
-        run = executors.original(self.found, tensors, call)
-        started = time.perf_counter()
         try:
-            run(tensors)
+            took = library_choice.seconds_once(executors.original(self.found, tensors, call), tensors)
         except Exception as error:  # such as for tangents, where torch's own kernel has none
             if library_choice.is_of_the_program(error):
                 raise
             return None
-        took = time.perf_counter() - started
         inputs = dict(zip(self.found.names, tensors))
         most = library_choice.MOST_TIMES * took
         if took < library_choice.SHORT_RUN or TILED.finishes(self.found.plan, inputs, call.sizes, most):
             return None
-        self.choices[size] = executors.ORIGINAL, 1 / library_choice.MOST_TIMES
-        disk_cache.update(self.found.key, choices=self.choices)
+        self._choose(size, (executors.ORIGINAL, 1 / library_choice.MOST_TIMES))
         return self._chosen(kind, tensors, call)
 
     def _decided(
@@ -226,9 +222,13 @@ class Runner:
         ready, wrong = self._ready_rivals(others, tensors, call), self._wrong(results, tensors, call)
         least = library_choice.least_seconds(self.found, ready, tensors, call)
         known = 0.0 if tensors[0].is_cuda else self.took
-        self.choices[size] = library_choice.fastest(run, ready, tensors, wrong, least, known)
-        disk_cache.update(self.found.key, choices=self.choices)
+        self._choose(size, library_choice.fastest(run, ready, tensors, wrong, least, known))
         return not self.choices[size][0]
+
+    def _choose(self, size: str, choice: tuple[str, float]) -> None:
+        """Keeps who runs a class of sizes, here and on disk: a rival, or "" for the plan, and its part of the time."""
+        self.choices[size] = choice
+        disk_cache.update(self.found.key, choices=self.choices)
 
     def rivals(self, tensors: Tensors, call: RegionCall) -> dict[str, executors.Prepare]:
         """Who may run a call instead of the plan, by name."""

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from ..compiler import disk_cache
 from ..lowering.executors import TILED
 from ..report import records
 from ..training.plans import Backward, Training
@@ -73,8 +72,7 @@ class ForwardRunner(Runner):
         if size in self.training.by_autograd and size not in self.choices:
             own = executors.EXECUTORS[TILED.name](self.found, tensors, call)
             rival = {executors.ORIGINAL: executors.original(self.found, tensors, call)}
-            self.choices[size] = library_choice.fastest(own, rival, tensors, lambda *_: None)
-            disk_cache.update(self.found.key, choices=self.choices)
+            self._choose(size, library_choice.fastest(own, rival, tensors, lambda *_: None))
         if self.choices.get(size, ("", 1.0))[0] != executors.ORIGINAL:
             return None
         self.training.originals.add(size)

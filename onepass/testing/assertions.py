@@ -53,9 +53,8 @@ def assert_rule(rule: Rule | PatternRule, examples: int = 100, *, shrink: bool =
 
     Where the left side is not NaN, the right side must equal it. For a rule of both directions the converse must hold
     where the right side is finite. A bitwise rule, and one under a named assumption, must be NaN on both sides or on
-    none. Behind the draws, arrays of each hostile kind are tried, whatever the seed: all scores absent among them. A
-    pattern rule is tested reading by reading; a rule of code is tested on random readings. Raises TypeError if it is no
-    rule.
+    none. After the draws, arrays of each hostile kind are tried with every seed; one is -∞ alone. A pattern rule
+    is tested reading by reading; a rule of code is tested on random readings. Raises TypeError if it is no rule.
 
     >>> import onepass
     >>> @onepass.rule

@@ -97,7 +97,7 @@ def hostile_arrays(
 
 
 def swept_instances(rule: Rule | PatternRule, seed: int) -> Iterator[Instance]:
-    """Instances in which all arrays, or one of them, are of one kind, kind by kind; of the last kind all is absent."""
+    """Instances in which all arrays, or one of them, are of one kind, kind by kind. The last kind is -∞ alone."""
     generator, profiles = Random(seed), profiles_of(rule)
 
     def drawn(kind: str, only: int | None) -> Instance | None:
