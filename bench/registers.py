@@ -18,7 +18,7 @@ from bench.measured import TABLE, Problem, kernel_of
 from bench.settings import SPILLED
 from onepass.bench.results import write_rows
 from onepass.egraph.terms.term import Tensor
-from onepass.lowering.launch.triton_compat import compile_ahead, contiguous, resources
+from onepass.lowering.launch.triton_compat import compile_ahead, compiler_options, contiguous, resources
 from onepass.lowering.plan.launch_facts import Facts
 from onepass.lowering.plan.queries import map_name
 from onepass.lowering.plan.records import Plan
@@ -38,7 +38,7 @@ def needs(row: dict) -> dict[str, int]:
     tensors = {t.name: t for t in (*kernel.inputs, *(s.output for s in kernel.stores))}
     tensors |= {map_name(kernel, loop): Tensor("map", "int32") for loop in kernel.loops}
     types, ones, divisible = contiguous(source.arguments, tensors)
-    options = {"num_warps": int(row["warps"]), "num_stages": int(row["stages"])}
+    options = {"num_warps": int(row["warps"]), "num_stages": int(row["stages"])} | compiler_options(source.text)
     function = load(source.text, source.function)
     found = resources(compile_ahead(function, types, constants | ones, divisible, "sm_90", options))
     return {"registers": found["registers"], "spilled": found["stack"] // 4}

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
-from ...egraph.terms.affine import bounds, compare
-from ...egraph.terms.ops import const
-from ...egraph.terms.sizes import term_of
+from ...egraph.terms.affine import affine, bounds, compare
+from ...egraph.terms.ops import const, make, maximum, minimum
+from ...egraph.terms.sizes import Size, term_of
 from ...egraph.terms.term import Dim, Term
-from ...egraph.terms.traversal import subterms
+from ...egraph.terms.traversal import rebuild, subterms
 from ..plan.launch_facts import Blocks
 from ..plan.queries import nodes, roots
 from ..plan.records import Kernel, Loop
@@ -22,14 +22,54 @@ from ..plan.records import Kernel, Loop
 @lru_cache(4096)
 def place_conditions(load: Term) -> tuple[Term, ...]:
     """Conditions under which each index of a load that is itself read from memory is a place of its axis."""
-    found: list[Term] = []
+    axes = zip(load.args, load.attrs[0].shape, strict=True)
+    return tuple(condition for index, size in axes for condition in _conditions(index, size))
+
+
+def _conditions(index: Term, size: Size) -> list[Term]:
+    """Conditions under which an index is a place of its axis; none for one that is not read from memory."""
+    if not reads_memory(index):
+        return []
+    low, high = bounds(index)
+    found = [] if low is not None and low >= 0 else [compare("le", const(0), index)]
+    known = isinstance(size, int) and high is not None and high < size
+    return found if known else [*found, compare("lt", index, term_of(size))]
+
+
+@lru_cache(4096)
+def nearest_places(load: Term) -> tuple[tuple[Term, ...], tuple[Term, ...]]:
+    """The load's indices, of which those that memory holds as they are become the nearest place of their axis, and the
+    conditions on the others. A sum stays one, since addresses are made of its parts. Example: keys[table[b, j // 16]]
+    is read at min(max(table[b, j // 16], 0), 39), keys[table[b, j // 16] * 16 + j % 16] only where that is a place.
+    """
+    indices, conditions = [], []
     for index, size in zip(load.args, load.attrs[0].shape, strict=True):
-        if reads_memory(index):
-            low, high = bounds(index)
-            found += [] if low is not None and low >= 0 else [compare("le", const(0), index)]
-            known = isinstance(size, int) and high is not None and high < size
-            found += [] if known else [compare("lt", index, term_of(size))]
-    return tuple(found)
+        found = _conditions(index, size)
+        if found and affine(index) == ({index: 1}, 0):
+            index, found = _nearest(index, size), []
+        indices.append(index)
+        conditions += found
+    return tuple(indices), tuple(conditions)
+
+
+def at_nearest_places(term: Term) -> Term:
+    """The term with every index that is read from memory moved to the nearest place: it may be evaluated anywhere.
+
+    Example: a map of tiles looks at all parts of a guard, also where one part drops what the others are about.
+    """
+
+    def change(node: Term, args: tuple[Term, ...]) -> Term:
+        if node.op == "load":
+            axes = zip(args, node.attrs[0].shape, strict=True)
+            args = tuple(_nearest(index, size) if _conditions(index, size) else index for index, size in axes)
+        return node if args == node.args else make(node.op, args, node.attrs)
+
+    return rebuild(term, change)
+
+
+def _nearest(index: Term, size: Size) -> Term:
+    """The place of an axis that is nearest to an index."""
+    return minimum(maximum(index, const(0)), term_of(size) - const(1))
 
 
 def reads_memory(index: Term) -> bool:
@@ -43,10 +83,10 @@ def loads_by_data(kernel: Kernel, loop: Loop) -> list[Term]:
     return [n for n in nodes if n.op == "load" and loop.dim in n.dims and any(map(reads_memory, n.args))]
 
 
-def guarded_conditions(kernel: Kernel) -> Iterable[Term]:
-    """The conditions that the kernel tests, because a guard may drop elements of a loop that has such loads."""
-    for loop in (loop for loop in kernel.loops if loop.guard is not None):
-        yield from (condition for load in loads_by_data(kernel, loop) for condition in place_conditions(load))
+def all_place_conditions(kernel: Kernel) -> Iterable[Term]:
+    """The conditions that a kernel tests, of each load one of whose indices is read from memory."""
+    loads = (n for n in nodes(kernel) if n.op == "load")
+    yield from (condition for load in loads for condition in place_conditions(load))
 
 
 def blocks_of_tiles(kernel: Kernel, tiles: Mapping[Dim, int]) -> Blocks:

@@ -100,6 +100,7 @@ def random_number() -> str:
     return "\n    ".join(lines)
 
 
+TRAP = "{{ .reg .pred p; setp.ne.s32 p, $1, 0; @p trap; mov.u32 $0, $1; }}"  # stops a kernel of NVIDIA's
 HELPERS = {  # small device functions; a kernel's text defines those that it calls
     "exp2_in_parts": "return {lang}.exp2({x} * {y}) * {lang}.exp2({x} * {z})",
     "log_of_one_plus": "u = 1.0 + {x}\n    return {lang}.where(u == 1.0, {x}, {lang}.log(u) * ({x} / (u - 1.0)))",
@@ -128,6 +129,10 @@ HELPERS = {  # small device functions; a kernel's text defines those that it cal
         "    odd = whole & ({lang}.floor(half) != half)\n"
         "    signed = {lang}.where({x} < 0, {lang}.where(whole, {lang}.where(odd, -size, size), float('nan')), size)\n"
         "    return {lang}.where({y} == 0, 1.0, {lang}.where({x} == 1, 1.0, signed))"
+    ),
+    "stop_where": (  # a function that is called, as an assertion's is, would make matrix products wait for each other
+        "return {lang}.inline_asm_elementwise("
+        f'"{TRAP}", "=r,r", [{{lang}}.where({{x}}, 1, 0)], {{lang}}.int32, False, 1)'
     ),
     **byte_conversions.HELPERS,
 }

@@ -17,7 +17,7 @@ from ...egraph.terms.positions import PLACES, pair_of
 from ...egraph.terms.term import Dim, Tensor, Term
 from ...egraph.terms.traversal import substitute, subterms
 from ..analysis.contiguous_axes import along
-from ..analysis.data_indices import is_block_number, place_conditions
+from ..analysis.data_indices import is_block_number, nearest_places, place_conditions
 from ..analysis.exact_products import native
 from ..analysis.softmax_scaling import (
     LOG2_E,
@@ -28,7 +28,7 @@ from ..analysis.softmax_scaling import (
     read_again,
 )
 from ..plan.dtypes import HALVES, is_integer, literal
-from ..plan.records import NotPlannable
+from ..plan.records import OUT_OF_RANGE, NotPlannable
 from ..plan.thresholds import HIDDEN_SCORE
 from .byte_conversions import MOVABLE, helper_of, is_moved_anyway
 from .dialect import TRITON
@@ -158,21 +158,77 @@ class TileWriter(Tiles):
 
     def _loaded(self, node: Term, dims: tuple[Dim, ...], scope: Scope) -> TileValue:
         tensor = node.attrs[0]
-        pointer = self.address(tensor, node.args, dims)
-        readable = self._readable(node) if self.loop in node.dims else ()
+        self._demand_places(node)
+        indices, conditions = self._places_to_read(node)
+        pointer = self.address(tensor, indices, dims)
+        readable = self._readable(conditions) if self.loop in node.dims else ()
         mask = self.conjunction(*(self.padding(d) for d in dims), *readable)
         absent = "False" if tensor.dtype == "bool" else "0.0" if tensor.dtype.startswith("float8") else "0"
         options = {"mask": self.align(mask, dims), "other": absent} if mask else {}
         text = self.call("load", pointer, **options)
         return self.assign(f"{tensor.name}_tile", TileValue(text, dims, tensor.dtype), scope)
 
-    def _readable(self, node: Term) -> list[TileValue | None]:
-        """Conditions on the elements of a load in a loop. An index that is read from memory is an address only where it
-        is a place of the tensor: where a guard drops the element, it may be anything.
+    def _demand_places(self, node: Term) -> None:
+        """The kernel stops where an index that is read from memory is no place of the tensor, as eager does. Of what a
+        guard drops nothing is demanded.
         """
+        conditions = place_conditions(node) if self.demands else ()
+        around = node.dims & {self.loop}  # no tile of a loop, no demand
+        for dims in dict.fromkeys(around.union(c.dims) for c in conditions):
+            alike = tuple(c for c in conditions if around.union(c.dims) == dims)
+            self.once(("demanded", alike), dims, lambda: self._demand(alike, dims))
+
+    def _demand(self, conditions: Sequence[Term], dims: frozenset[Dim]) -> None:
+        """Writes that conditions hold, where these dims have an index."""
+        whole = self.loop in dims and all(map(self._is_one_in_a_tile, conditions))
+        held = self.conjunction(*map(self._first if whole else self.value, conditions))
+        present = [] if whole else [self.padding(d) for d in held.dims]
+        columns = self.kept_columns if {*held.dims} <= {self.loop} else None
+        kept = (columns or self.kept()) if self.loop in dims else None
+        allowed = self.conjunction(*present, kept)
+        if allowed is not None:
+            spread = self.union(held, allowed)
+            held = TileValue(f"{self.align(held, spread)} | ~{atom(self.align(allowed, spread))}", spread, "bool")
+        scope = self.scope_of(dims)
+        if scope is self.outer or not self.dialect.folds_serially:
+            scope.lines += self._assertion(f"~{atom(held.text)}")
+        else:
+            self._note(TileValue(f"~{atom(held.text)}", held.dims, "bool"), scope)
+
+    def _note(self, wild: TileValue, scope: Scope) -> None:
+        """Notes in a loop what is asserted behind it: Triton has no copies under way in a loop that may stop."""
+        while len(wild.dims) > 1:
+            counted = self.call("where", wild.text, 1, 0)
+            wild = TileValue(f"({self.call('max', counted, axis=len(wild.dims) - 1)} > 0)", wild.dims[:-1], "bool")
+        start = TileValue(self.call("full", self.shape(wild.dims), "False", self.type_name("bool")), wild.dims, "bool")
+        noted = self.once(("wild", wild.dims), (), lambda: self.assign("wild", start, self.outer))
+        scope.lines.append(f"{noted.text} = {noted.text} | {atom(wild.text)}")
+        self.noted[noted.text] = None
+
+    def assertions(self) -> list[str]:
+        """Lines behind the loops: the kernel stops where one of them noted something."""
+        return [line for name in self.noted for line in self._assertion(name)]
+
+    def _assertion(self, wild: str) -> list[str]:
+        """Lines that stop the kernel. On NVIDIA's the message is compiled with TRITON_DEBUG=1 alone."""
+        stops = [f"stop_where({wild})"] if self.facts.machine.startswith("sm_") else []
+        return [self.call("device_assert", f"~{atom(wild)}", f'"{OUT_OF_RANGE}"'), *stops]
+
+    def _places_to_read(self, node: Term) -> tuple[tuple[Term, ...], tuple[Term, ...]]:
+        """The indices of a load, and conditions under which elements are read. An index that is read from memory is an
+        address only where it is a place of the tensor: where a guard drops the element, it may be anything, and what
+        is asserted behind a loop is not known inside.
+        """
+        doubtful = self.doubtful or (self.loop not in self.tile_dims and self.readable is not None)
+        late = self.demands and self.dialect.folds_serially and self.loop in node.dims
+        if doubtful or not late:
+            return node.args, place_conditions(node) if doubtful else ()
+        return nearest_places(node)
+
+    def _readable(self, conditions: Sequence[Term]) -> list[TileValue | None]:
+        """Conditions on the elements of a load in a loop."""
         if self.loop not in self.tile_dims:  # one element for the whole tile, of which a guard may drop all
-            return [*map(self.value, place_conditions(node))] if self.doubtful or self.readable is not None else []
-        conditions = place_conditions(node) if self.doubtful else ()
+            return [*map(self.value, conditions)]
         whole = [c for c in conditions if self._is_one_in_a_tile(c)]
         values = [self._of_all_columns(whole)] if whole else []
         values += [self.value(c) for c in conditions if c not in whole]

@@ -77,6 +77,10 @@ class Tiles(ABC):
         self.readable: TileValue | None = None  # those of the loop's elements that may be read
         self.doubtful = False  # whether a tile of the loop may have elements whose data may be anything
         self.reached: TileValue | None = None  # those of the loop's elements that its limits keep
+        self.demands = True  # whether an index that is read from memory must be a place of the tensor
+        self.kept: Callable[[], TileValue | None] = lambda: None  # of which of the tile's elements; None: of all
+        self.kept_columns: TileValue | None = None  # those that some row keeps, where the limits of the loop say it
+        self.noted: dict[str, None] = {}  # names of what loops have noted against it
         self.serial_place: tuple[Dim, Scope] | None = None
         self.starts: dict[Dim, str] = {}
         self.maps: dict[BlockMap, str] = {}
@@ -146,7 +150,8 @@ class Tiles(ABC):
     def close(self) -> list[str]:
         """Ends the body of a loop and gives its lines."""
         lines, self.loop, self.ragged, self.readable = self.inner.lines, None, False, None
-        self.doubtful, self.reached = False, None
+        self.doubtful, self.reached, self.demands = False, None, True
+        self.kept, self.kept_columns = lambda: None, None
         return lines
 
     @contextmanager

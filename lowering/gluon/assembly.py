@@ -17,7 +17,7 @@ from ...egraph.terms.ops import iota
 from ...egraph.terms.printing import show
 from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import subterms
-from ..analysis.data_indices import guarded_conditions
+from ..analysis.data_indices import all_place_conditions
 from ..codegen.dialect import GLUON
 from ..codegen.ops import Names, helpers, remarks, wrapped
 from ..codegen.signature import Signature
@@ -115,7 +115,7 @@ class KernelAssembly(ABC, Generic[BindingT, ConfigT]):
                 signature.declare_tensor(tensor)
                 signature.declare_strides(tensor)
         signature.declare_sizes([*kernel.grid, *kernel.around, kernel.rows, self.loop.dim])
-        conditions = (n for condition in guarded_conditions(kernel) for n in subterms(condition))
+        conditions = (n for condition in all_place_conditions(kernel) for n in subterms(condition))
         signature.declare_symbols(dict.fromkeys([*nodes, *indices, *conditions]))
 
     # Assembly

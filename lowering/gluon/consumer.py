@@ -156,7 +156,7 @@ class Consumer:
         writer, count = self.writer, "count" if first else "count + t"
         start = writer.names.fresh(f"{self.loop.dim}_start")
         writer.open(self.loop.dim, start, ragged=first or self.listed)
-        writer.doubtful = self.loop.guard is not None
+        writer.doubtful, writer.kept = self.loop.guard is not None, self._kept
         lines = writer.inner.lines
         lines += [*find, f"{start} = tile * {self.config.loop_tile}"]
         lines += [f"bits = thread_words({self.words}, tile, {self.config.loop_tile})"] if self.words else []
@@ -167,6 +167,13 @@ class Consumer:
             earlier = [] if first and n == 0 else self.pending[n - 1]
             self._step(StepOfTile(n, first, count, earlier, count if n else f"{count} - 1"), more)
         return writer.close()
+
+    def _kept(self) -> TileValue | None:
+        """Those of a tile's elements that the guard keeps. In a guard, one part may keep what another drops."""
+        self.writer.demands = False
+        found = None if self.loop.guard is None else self.writer.value(self.loop.guard)
+        self.writer.demands = True
+        return found
 
     def _fetch(self, first: bool) -> None:
         """Asks for what lies along the loop before the products, whose time the loads then share.

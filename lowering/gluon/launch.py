@@ -39,7 +39,7 @@ from ..hopper.kernel_form import (
 )
 from ..hopper.mask_words import Packed, fine, packed, small
 from ..hopper.split_states import with_split_states
-from ..launch.triton_compat import OPTIONS, Relaunch, Window, architecture, gluon_missing
+from ..launch.triton_compat import Relaunch, Window, architecture, compiler_options, gluon_missing
 from ..masks.block_map import EMPTY, Tiling, capturing, keep_for_graphs, pays, shared_visits
 from ..masks.mask_bits import PackedTiling
 from ..plan.device import H200
@@ -205,7 +205,7 @@ class GluonLauncher(Launcher):
         found, maps = self._work(binding, prepared, config, programs, place)
         arguments = (*arguments_of(source, values, sizes), *found, prepared.total)
         function = load(source.text, source.function)
-        return GluonLaunch(function, programs, windows, arguments, maps, options_of(config), source)
+        return GluonLaunch(function, programs, windows, arguments, maps, options_of(config, source.text), source)
 
     def _work(
         self, binding: Binding, prepared: Prepared, config: HopperConfig, programs: int, device: torch.device
@@ -459,9 +459,9 @@ def fits(binding: Binding) -> bool:
     return any(width(binding) <= row.width and columns <= row.columns for row in HOPPER_DEFAULTS)
 
 
-def options_of(config: HopperConfig) -> dict:
-    """What Triton is told; alone on its multiprocessor, a program may have all registers."""
-    return {"num_warps": 4, **OPTIONS} | ({"maxnreg": config.registers[0]} if config.residents > 1 else {})
+def options_of(config: HopperConfig, text: str) -> dict:
+    """What Triton is told of a text; alone on its multiprocessor, a program may have all registers."""
+    return {"num_warps": 4, **compiler_options(text)} | ({"maxnreg": config.registers[0]} if config.residents > 1 else {})
 
 
 def fitting(binding: Binding, sizes: dict, overlays: tuple[Operand, ...] = ()) -> HopperConfig:

@@ -35,7 +35,7 @@ from ..gluon.launch import (
 )
 from ..gluon.launch import refusal as refusal_of_kernels
 from ..launch.split_loops import SplitKernel
-from ..launch.triton_compat import OPTIONS, Window, architecture, gluon_missing
+from ..launch.triton_compat import Window, architecture, compiler_options, gluon_missing
 from ..masks.block_map import Tiling, pays, shared_visits
 from ..plan.device import COSTS, H200
 from ..plan.kernel_config import TritonConfig
@@ -275,7 +275,7 @@ class JoinedPlanLauncher(GluonLauncher):
         arguments = (*arguments_of(source, values, sizes), *given, call.total)
         # Programs that wait for each other have to be on the device together, unless items are taken in their order.
         together = config.in_order and config.persistent
-        options = {"num_warps": 4, **OPTIONS} | ({"launch_cooperative_grid": True} if together else {})
+        options = {"num_warps": 4, **compiler_options(source.text)} | ({"launch_cooperative_grid": True} if together else {})
         function = load(source.text, source.function)
         return GluonLaunch(function, call.programs, windows, arguments, maps, options, source)
 

@@ -29,12 +29,18 @@ TYPE_NAMES = {
     "float8_e4m3fn": "fp8e4nv", "float8_e5m2": "fp8e5",
 }  # fmt: skip
 OPTIONS = {"enable_fp_fusion": True}  # a weight is one fused multiply-add and one exp2; Triton 3.10 changes the default
+ASSERTING = {"debug": True, "sanitize_overflow": False}  # device_assert is compiled, checks of arithmetic are not
 TARGETS = {
     "sm_80": GPUTarget("cuda", 80, 32),
     "sm_90": GPUTarget("cuda", 90, 32),
     "sm_100": GPUTarget("cuda", 100, 32),
     "gfx942": GPUTarget("hip", "gfx942", 64),
 }
+
+
+def compiler_options(text: str) -> dict[str, bool]:
+    """The compiler's options that a kernel's text asks for: assertions are compiled where nothing else stops it."""
+    return OPTIONS | (ASSERTING if "device_assert(" in text and "stop_where(" not in text else {})
 
 
 def interprets(function: object) -> bool:
@@ -153,7 +159,7 @@ def resources(compiled: Any, architecture: str = "sm_90a") -> dict[str, int]:
         "spilled": number(r"(\d+) bytes spill (?:stores|loads)"),
         "stack": number(r"(\d+) bytes stack frame"),
         "shared": compiled.metadata.shared,
-        "serialised": int(re.search(r"\(C751[2457]\)", text) is not None),
+        "serialised": int(re.search(r"\(C751[02457]\)", text) is not None),
     }
 
 

@@ -22,6 +22,7 @@ from ...egraph.terms.ops import cast, const, eq, iota, le, logical_and, make, mi
 from ...egraph.terms.sizes import resolve
 from ...egraph.terms.term import Dim, Tensor, Term
 from ...egraph.terms.traversal import rebuild, subterms, tensors
+from ..analysis.data_indices import at_nearest_places
 from ..plan.records import BlockMap, Kernel, Store
 from .tile_ends import TileDecision, decided
 
@@ -226,7 +227,7 @@ def replaced(guard: Term, places: Mapping[Term, Term], sizes: Mapping[str, int])
             return const(resolve(node.attrs[0], sizes))
         return places.get(node) or (node if args == node.args else make(node.op, args, node.attrs))
 
-    return rebuild(guard, change)
+    return at_nearest_places(rebuild(guard, change))
 
 
 def where_rows_keep(classes: torch.Tensor, by_rows: torch.Tensor, tiling: Tiling) -> torch.Tensor:

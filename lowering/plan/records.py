@@ -19,6 +19,13 @@ class NotPlannable(Exception):
     """A term that has no plan yet; the message says why, for the report."""
 
 
+OUT_OF_RANGE = "onepass: an index that is read from a tensor is out of range"
+
+
+class IndexOutOfRange(IndexError):
+    """An index that a tensor holds is no place of the axis that it indexes; eager raises for it, too."""
+
+
 @dataclass(frozen=True)
 class Limit:
     """A bound on the loop's coordinate: an integer term without the loop dim; `rising`: it grows with the rows.

@@ -189,7 +189,9 @@ class LoopProgram:
             drops = None if tile.full or self.loop.guard is None else self._drops(outer, frame, hidden)
             if drops is _NOTHING_KEPT:
                 continue
+            frame.drops = drops
             values = self.each.run(outer, frame)
+            frame.drops = None
             if outputs is not None:
                 self._write(values, drops, frame, outputs)
             for state in states:
@@ -225,7 +227,9 @@ class LoopProgram:
 
         hidden: dropped elements have a number for a gauge, so that a tile of nothing else counts too.
         """
+        frame.drops = True  # one part of a guard may keep what another drops
         keeps = self.keeps.run(outer, frame)[self.loop.guard]
+        frame.drops = None
         if frame.device.type == "cpu":
             if not hidden and not keeps.any():
                 return _NOTHING_KEPT

@@ -17,6 +17,8 @@ from ...egraph.terms.affine import affine
 from ...egraph.terms.ops import LAST_PLACE, MONOIDS
 from ...egraph.terms.sizes import resolve
 from ...egraph.terms.term import Dim, Term
+from ..analysis.data_indices import reads_memory
+from ..plan.records import OUT_OF_RANGE, IndexOutOfRange
 from . import random_numbers
 from .exact_sums import exact_product, exact_sum, one_by_one
 from .random_numbers import Places
@@ -37,7 +39,8 @@ class Frame:
     """One tile: its axes, the range of coordinates it covers along each dim, and what may be read.
 
     invariant: an element's bits depend on no other row. apart: axes along which elements belong to different rows or
-    keys. until: the time, as time.perf_counter() has it, at which no further tile begins.
+    keys. until: the time, as time.perf_counter() has it, at which no further tile begins. drops: those of the tile's
+    elements that a guard drops, of which data may be anything; True: all of them may be dropped, None: none is.
     """
 
     axes: dict[Dim, int]
@@ -48,6 +51,7 @@ class Frame:
     invariant: bool = False
     apart: frozenset[int] = frozenset()
     until: float = inf
+    drops: torch.Tensor | bool | None = None
 
     def begin_tile(self) -> None:
         """Raises OutOfTime where it is too late for another tile."""
@@ -343,7 +347,9 @@ def _gather(node, index, gathered, steps, offset, source, frame) -> torch.Tensor
     linear = torch.zeros((1,) * len(frame.axes), dtype=torch.int64, device=frame.device)
     for axis in gathered:
         value = index[axis] if index[axis] is not None else affine_value(node.args[axis], frame)
-        # An index outside the tensor can only stand under a guard that drops the element: any element will do.
+        if reads_memory(node.args[axis]):
+            _demand_places(value, node.attrs[0].name, source.shape[axis], frame)
+        # Now an index outside the tensor can only stand under a guard that drops the element: any element will do.
         linear = linear + value.clamp(0, source.shape[axis] - 1) * source.stride(axis)
     shared = [d for d in steps if linear.shape[frame.axes[d]] > 1]
     for d in shared:
@@ -355,6 +361,21 @@ def _gather(node, index, gathered, steps, offset, source, frame) -> torch.Tensor
     for k, d in enumerate(dims):  # each of these axes moves from the end to its place, where the offsets have size 1
         found = found.transpose(frame.axes[d], len(frame.axes) + k)
     return found.reshape(found.shape[: len(frame.axes)])
+
+
+def _demand_places(index: torch.Tensor, name: str, size: int, frame: Frame) -> None:
+    """Raises IndexOutOfRange where an index that is read from memory is no place of an axis, as eager does."""
+    if frame.drops is True or index.numel() == 0:
+        return
+    if index.device.type == "cpu" and 0 <= int(index.min()) and int(index.max()) < size:
+        return
+    wild = (index < 0) | (index >= size)
+    wild = wild if frame.drops is None else wild & ~frame.drops
+    if index.device.type != "cpu":
+        torch._assert_async(~wild.any(), OUT_OF_RANGE)
+    elif wild.any():
+        found = int(index.expand_as(wild)[wild][0])
+        raise IndexOutOfRange(f"{OUT_OF_RANGE}: {found} is no place of an axis of {name}, which has {size}")
 
 
 def uniform(node: Term, args: list[torch.Tensor], frame: Frame) -> torch.Tensor:

@@ -12,7 +12,7 @@ from ...egraph.terms.ops import iota
 from ...egraph.terms.printing import show
 from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import subterms
-from ..analysis.data_indices import guarded_conditions, loads_by_data
+from ..analysis.data_indices import all_place_conditions, loads_by_data
 from ..analysis.dim_roles import Compared, compared
 from ..codegen.dialect import TRITON
 from ..codegen.ops import FOLDS, Names, TileValue, helpers, identity, remarks, wrapped
@@ -81,7 +81,7 @@ class TritonKernelWriter:
         loops = (dim for loop in kernel.loops for dim in (*loop.outer, loop.dim))
         signature.declare_sizes([*kernel.grid, *self.tiles.rows, *loops])
         limits = [limit.bound for loop in kernel.loops for limit in loop.limits]
-        read = [*roots(kernel), *limits, *guarded_conditions(kernel)]
+        read = [*roots(kernel), *limits, *all_place_conditions(kernel)]
         signature.declare_symbols(dict.fromkeys(n for root in read for n in subterms(root)))
 
     def _declare_slots(self) -> None:
@@ -103,6 +103,7 @@ class TritonKernelWriter:
         self._coordinates()
         for loop in self.kernel.loops:
             self._loop(loop)
+        self.lines += self.tiles.assertions()
         first = len(self.lines)
         for store in self.kernel.written_by(None):
             self._store(store, self.lines)
@@ -267,9 +268,12 @@ class TritonKernelWriter:
         self.tiles.inner.lines += [f"{start} = {segment.start.format(n=counter)}"] if segment.start else []
         self.tiles.inner.lines += [segment.following.format(n=counter)] if segment.following else []
         self.tiles.inner.lines += pieces.crossing(start) if pieces is not None else []
+        by_data = segment.guarded and bool(loads_by_data(self.kernel, loop))
+        self.tiles.demands, self.tiles.doubtful = not by_data, by_data  # in a guard, one part may keep what another drops
         guard = self._guard(loop) if segment.guarded else None
         self.tiles.readable = self._kept(loop) if segment.guarded and not loop.finite_mask else None
-        self._doubt(segment, ranges)
+        if by_data:
+            self._doubt(ranges, guard)
         guards = loop.guard.dims if loop.guard is not None else frozenset()
         for state, components in zip(self._states(loop), names, strict=True):
             with self.tiles.writing(guards.union(*(value.dims for value in state.values))):
@@ -296,13 +300,14 @@ class TritonKernelWriter:
         apart = {*self.tiles.rows, *self.tiles.resident}
         return [c for c in conjuncts(loop.guard) if loop.dim in c.dims and not c.dims & apart]
 
-    def _doubt(self, segment: Segment, ranges: RangeWriter) -> None:
-        """Notes whether elements may be read that the guard drops, and which of them its limits keep."""
+    def _doubt(self, ranges: RangeWriter, guard: TileValue | None) -> None:
+        """Notes that elements may be read that the guard drops, and which of them its limits keep."""
         loop, tiles = ranges.loop, self.tiles
-        if segment.guarded and loads_by_data(self.kernel, loop):
-            conditions = [] if loop.finite_mask else self._conditions_on_the_loop(loop)
-            tiles.doubtful = len(conditions) < len(conjuncts(loop.guard))
-            tiles.reached = ranges.reached() if tiles.doubtful else None
+        conditions = [] if loop.finite_mask else self._conditions_on_the_loop(loop)
+        tiles.doubtful = len(conditions) < len(conjuncts(loop.guard))
+        tiles.reached = ranges.reached() if tiles.doubtful else None
+        tiles.kept, tiles.demands = lambda: guard, compared(self.kernel, loop) is None
+        tiles.kept_columns = tiles.reached if loop.ranges[0].exact else None
 
     # Accumulators: the components of a rescaled one are its scale, then its mantissas
 

@@ -33,9 +33,9 @@ from ..launch.split_loops import (
     wanted_chunks,
 )
 from ..launch.triton_compat import (
-    OPTIONS,
     Relaunch,
     architecture,
+    compiler_options,
     fails_in_compiler,
     interprets,
     make_launcher,
@@ -458,7 +458,7 @@ class Launcher:
             raise NotPlannable(VARIES_BY_DISTANCE)
         names = tuple(a.tensor for a in source.arguments if a.axis is None and a.size is None)
         options = {name: getattr(config, role) for name, role in source.tiles}
-        options |= {"num_warps": config.warps, "num_stages": config.stages, **OPTIONS}
+        options |= {"num_warps": config.warps, "num_stages": config.stages, **compiler_options(source.text)}
         options |= {"enable_fp_fusion": False} if self.plan.piece else {}  # else a text's bits depend on what is around
         maps = tuple({(map_name(kernel, loop),): tiling for loop, tiling in tilings.items()}.items())
         spilled = MAX_SPILLED_REGISTERS * (1 + source.may_run_again)

@@ -22,7 +22,7 @@ from ..compiler.traffic import STORES_TOO_MUCH, stores_too_much
 from ..errors import OnepassError
 from ..graph.program import Program
 from ..lowering.executors import TILED
-from ..lowering.plan.records import NotPlannable
+from ..lowering.plan.records import IndexOutOfRange, NotPlannable
 from ..report import records
 from . import executors, library_choice
 from .background import COMPILES
@@ -83,6 +83,7 @@ class Runner:
             return run(tensors)
         except Exception as error:
             is_own = name == executors.ORIGINAL and not isinstance(error, torch.OutOfMemoryError)
+            is_own |= isinstance(error, IndexOutOfRange)
             if is_own or is_sealed():  # the program itself raises it, or nobody else is prepared
                 raise
             self._fails(name, error)
@@ -97,6 +98,8 @@ class Runner:
             results = self._chosen(kind, tensors, call) if not unfit(self.found, call) else None
             results = self._without_a_long_wait(kind, tensors, call) if results is None else results
             results = self._planned(kind, tensors, call) if results is None else results
+        except IndexOutOfRange:
+            raise
         except Exception as error:  # of asking who should run, or of measuring it
             if self.found.options.strict:
                 raise
@@ -147,6 +150,8 @@ class Runner:
             except NotPlannable as reason:
                 self._declines(name, reason)
                 continue
+            except IndexOutOfRange:
+                raise
             except Exception as error:
                 self._fails(name, error)
                 continue

@@ -19,6 +19,7 @@ from .language import ALL_NANS, FUNCTIONS, NO_NANS, Type, binary, is_plain, rank
 from .memory import KernelFault, Pointer
 from .numbers import Numbers, choose, literal, numbers
 
+TRAP = "{ .reg .pred p; setp.ne.s32 p, $1, 0; @p trap; mov.u32 $0, $1; }"
 MOST_ROUNDS = 20_000  # of one loop: a wrong text may not end
 Steps = Generator[Any, None, Any]  # gives what it waits for; returns what a function returns
 
@@ -291,9 +292,7 @@ class Interpreter:
     def _present(self, mask) -> np.ndarray:
         """Which elements of a tile a mask and the programs that run leave."""
         mask = np.asarray(True if mask is None else mask)
-        if self.active is None:
-            return mask
-        return mask & self.active.reshape(-1, *[1] * max(mask.ndim - 1, 0))
+        return mask if self.active is None else mask & self._present_lanes(mask.ndim)
 
     def _load(self, pointer: Pointer, mask=None, other=None, **options):
         present = self._aligned(pointer, mask)
@@ -313,6 +312,25 @@ class Interpreter:
             raise KernelFault("a tile has more axes than where it is stored")
         Pointer(pointer.buffer, lanes).store(self._aligned(pointer, mask), value)
 
+    def _assert(self, condition, message: str) -> None:
+        """Stops the launch where a condition is false for a program that runs."""
+        if not np.all(np.asarray(condition) | ~self._present_lanes(np.ndim(condition))):
+            raise KernelFault(f"the kernel stops: {message}")
+
+    def _instructions(self, text: str, constraints: str, arguments: list, *rest) -> Any:
+        """What instructions compute; a trap stops the launch where its number is not 0."""
+        if "trap;" not in text:
+            return FUNCTIONS["inline_asm_elementwise"](text, constraints, arguments, *rest)
+        if text != TRAP:
+            raise KernelFault("instructions that stop otherwise")
+        self._assert(np.asarray(arguments[0]) == 0, "an instruction")
+        return arguments[0]
+
+    def _present_lanes(self, axes: int) -> np.ndarray:
+        """Which programs run, for a tile of so many axes."""
+        lanes = np.ones(1, bool) if self.active is None else self.active
+        return lanes.reshape(-1, *[1] * max(axes - 1, 0))
+
     def _program_id(self, axis: int) -> np.ndarray:
         return self.programs.astype(np.int32) if axis == 0 else np.zeros(1, np.int32)
 
@@ -321,6 +339,8 @@ OF_PROGRAMS: dict[str, Callable] = {
     "tl.load": Interpreter._load,
     "tl.store": Interpreter._store,
     "tl.program_id": Interpreter._program_id,
+    "tl.device_assert": Interpreter._assert,
+    "tl.inline_asm_elementwise": Interpreter._instructions,
 }
 EXPRESSIONS: dict[type, Callable] = {
     ast.Name: lambda self, node: self._name(node.id),

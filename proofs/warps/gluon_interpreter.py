@@ -383,6 +383,8 @@ CALLS: dict[str, Callable] = {
     "gl.load": GluonInterpreter._load,
     "gl.store": GluonInterpreter._store,
     "gl.program_id": GluonInterpreter._program_id,
+    "gl.device_assert": GluonInterpreter._assert,
+    "gl.inline_asm_elementwise": GluonInterpreter._instructions,
     "gl.num_programs": GluonInterpreter._program_count,
     "gl.allocate_shared_memory": GluonInterpreter._allocate,
     "mbarrier.init": GluonInterpreter._initialise,

@@ -1,6 +1,9 @@
 """The whole path on a CUDA device, where there is one: torch.compile to a Triton kernel, against float64."""
 
 import math
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -344,3 +347,32 @@ def test_sums_of_products(name):
     torch.manual_seed(8)
     inputs = [torch.randn(2, 4, 517, width, device="cuda", dtype=torch.bfloat16) for width in (32, 32, 32, 32, 64)]
     _agrees(getattr(forms, name), inputs, "gluon")
+
+
+WILD = """
+import torch, onepass
+from bench.paged_decode import paged
+
+PAGES = 13
+
+q = torch.randn(2, 8, 1, 64, device="cuda", dtype=torch.bfloat16)
+kc, vc = torch.randn(2, PAGES, 16, 2, 64, device="cuda", dtype=torch.bfloat16)
+table = torch.randint(0, PAGES, (2, 6), device="cuda")
+lengths = torch.tensor([90, 40], device="cuda")
+table[1, 4:] = 10**6  # behind the length
+run = torch.compile(paged, backend=onepass.onepass_backend, options={"executor": "triton", "strict": True})
+with torch.no_grad():
+    print("finite", bool(run(q, kc, vc, table, lengths).isfinite().all()), flush=True)
+    table[0, 3] = PAGES
+    run(q, kc, vc, table, lengths)
+torch.cuda.synchronize()
+"""
+
+
+def test_a_kernel_stops_at_an_index_out_of_range():
+    """In a process of its own, since a device-side assertion ends the process's use of the device, as in eager."""
+    for debug, message in (("0", "CUDA error"), ("1", "an index that is read from a tensor is out of range")):
+        environment = {**os.environ, "TRITON_DEBUG": debug}
+        found = subprocess.run([sys.executable, "-c", WILD], capture_output=True, text=True, timeout=300, env=environment)
+        assert "finite True" in found.stdout, found.stderr
+        assert found.returncode and message in found.stderr + found.stdout

@@ -14,7 +14,7 @@ import torch
 from onepass.compiler.optimize import optimize_all
 from onepass.egraph.terms.term import Tensor
 from onepass.graph.trace import program_of
-from onepass.lowering.launch.triton_compat import compile_ahead, contiguous, resources
+from onepass.lowering.launch.triton_compat import compile_ahead, compiler_options, contiguous, resources
 from onepass.lowering.plan.queries import map_name
 from onepass.lowering.plan.records import Kernel, Plan
 from onepass.lowering.triton.kernel import Facts, emit
@@ -140,7 +140,7 @@ def compiled_kernel(target: str, plan: Plan, kernel: Kernel, even: Iterable[str]
     tensors = {t.name: t for t in (*kernel.inputs, *(s.output for s in kernel.stores))}
     tensors |= {map_name(kernel, x): Tensor("map", "int32") for x in kernel.loops}
     types, ones, divisible = contiguous(source.arguments, tensors)
-    options = {"num_warps": config.warps, "num_stages": config.stages}
+    options = {"num_warps": config.warps, "num_stages": config.stages} | compiler_options(source.text)
     return compile_ahead(load(source.text, source.function), types, constants | ones, divisible, target, options)
 
 

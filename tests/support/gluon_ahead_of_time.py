@@ -243,7 +243,7 @@ def source_of(plan, schedule=None, number: int = -1):
 
 def compiled(plan, schedule=None, number: int = -1):
     binding, schedule, source = source_of(plan, schedule, number)
-    return schedule, source, compiled_source(source, tensors_of(binding.kernel), options_of(schedule))
+    return schedule, source, compiled_source(source, tensors_of(binding.kernel), options_of(schedule, source.text))
 
 
 def compiled_source(source, tensors, options):

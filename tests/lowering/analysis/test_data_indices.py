@@ -7,7 +7,7 @@ from onepass.egraph.terms.printing import show
 from onepass.egraph.terms.term import Dim, Tensor
 from onepass.lowering.analysis.data_indices import (
     blocks_of_tiles,
-    guarded_conditions,
+    all_place_conditions,
     loads_by_data,
     place_conditions,
     reads_memory,
@@ -38,7 +38,7 @@ def test_a_kernel_tests_what_its_guards_may_drop():
     (kernel,) = planned(SPELLINGS[0].function, plain(batch())).kernels
     (loop,) = kernel.loops
     assert {node.attrs[0].name for node in loads_by_data(kernel, loop)} == {"kc", "vc"}
-    assert len(set(guarded_conditions(kernel))) == 2
+    assert len(set(all_place_conditions(kernel))) == 2
 
 
 @pytest.mark.parametrize("tile, blocks", [(1, {("j", 8)}), (8, {("j", 8)}), (16, set()), (3, set())])
