@@ -105,7 +105,7 @@ def prove(rule: Rule, deadline: float, solver: bool = False) -> Attempt:
     assumptions: dict[str, None] = {}
     try:
         for case in cases(rule):
-            if ill_typed := dtypes.complaint(case, deadline):
+            if ill_typed := dtypes.complaint(case, deadline, dtypes.FLOATING):
                 return Attempt(False, why=ill_typed)
             needs_both = case.defined_alike
             found = sides_agree(case, rule.restriction, needs_both, deadline, solver)
@@ -117,6 +117,8 @@ def prove(rule: Rule, deadline: float, solver: bool = False) -> Attempt:
                 if not parts[-1].backward:
                     return Attempt(False, why=f"from right to left: {parts[-1].why}")
                 assumptions[FINITE_BACKWARD] = None
+            if ill_typed := dtypes.complaint(case, deadline):
+                return Attempt(False, why=dtypes.only_dtypes_are_left(case, ill_typed))
             for part in parts:
                 methods |= dict.fromkeys(part.theorems)
                 assumptions |= {NOT_EMPTY: None} if part.not_empty else {}
