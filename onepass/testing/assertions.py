@@ -106,7 +106,8 @@ def assert_equivalent(
 ) -> None:
     """Raises Refuted with a minimal counterexample if two PyTorch functions differ by more than rounding.
 
-    Raises InputError for inputs that a function does not accept or at which both raise, and ValueError if nothing could be compared.
+    Raises InputError for inputs that a function does not accept or at which both raise, and ValueError if nothing could
+    be compared.
 
     inputs: a sequence with one entry for each argument: dims as text, such as "b i d" (sizes are drawn, 1 included;
     equal letters are equal sizes), a shape, or a tensor that is used unchanged; or a Hypothesis strategy of argument
