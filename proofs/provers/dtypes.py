@@ -20,6 +20,7 @@ from ...egraph.terms.traversal import reduces, subterms
 
 FLOATING = ("float32", "bfloat16")
 DTYPES = (*FLOATING, "int64", "bool")
+TOO_MANY = "too many choices of dtypes for its variables"
 ONLY_DTYPES = (
     "over the real numbers the sides are proved equal; but a rule is for every dtype, and for some {why}. "
     "Where floats are meant, say so: when=lambda {names}: {guards}; or take it at its word: trust=True"
@@ -35,7 +36,7 @@ def complaint(rule: Rule, deadline: float = inf, among: Sequence[str] = DTYPES) 
     """
     for binding in _bindings(rule, among):
         if thread_time() > deadline:
-            return "too many choices of dtypes for its variables"
+            return TOO_MANY
         try:
             left = instantiate(rule.left, binding)
         except TermError:
@@ -52,6 +53,8 @@ def complaint(rule: Rule, deadline: float = inf, among: Sequence[str] = DTYPES) 
 
 def only_dtypes_are_left(rule: Rule, why: str) -> str:
     """What is undecided of a rule whose sides are equal as numbers. why: what `complaint` says of it."""
+    if why == TOO_MANY:
+        return why
     free = [n.attrs[0] for n in subterms(rule.left) if n.op == "var" and n.attrs[1] == "any"]
     guards = ", ".join(f'has_dtype({name}, "float32")' for name in free)
     guards = f"({guards})" if len(free) > 1 else guards
