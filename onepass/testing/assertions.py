@@ -8,7 +8,7 @@ Example: `assert_equivalent(f, g, ["i d", "j d"])`.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf, prod
@@ -150,8 +150,13 @@ def _refuse_inputs(functions: tuple[Callable, Callable], inputs: Any) -> None:
     """Raises InputError for a text in place of a list, and for more or fewer entries than a function has arguments."""
     if isinstance(inputs, str):
         raise InputError(f"inputs has one entry for each argument: write [{inputs!r}, ...], not {inputs!r}")
+    for function in functions:
+        if not callable(function):
+            raise InputError(f"assert_equivalent compares two functions, and {function!r} is none")
     if hasattr(inputs, "example"):  # a strategy of Hypothesis
         return
+    if not isinstance(inputs, Sequence):
+        raise InputError(f"inputs has one entry for each argument, in their order: a list, not {inputs!r}")
     for number, entry in enumerate(inputs):
         if why := _unreadable(entry):
             raise InputError(f"inputs[{number}] is {entry!r}, {why}: {ENTRIES}")

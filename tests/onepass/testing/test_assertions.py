@@ -312,6 +312,8 @@ def attend(q, k, v):
     [
         ("b i d", r"write \['b i d', \.\.\.\], not 'b i d'"),
         (["b i d"], r"here 1 entry; of attend\(q, k, v\): missing a required argument: 'k'"),
+        ({"q": "i d", "k": "j d", "v": "j d"}, r"in their order: a list, not \{'q'"),
+        (5, "in their order: a list, not 5"),
         (["b i d"] * 4, r"here 4 entries; of attend\(q, k, v\): too many positional arguments"),
     ],
 )
@@ -340,3 +342,8 @@ def test_texts_of_shapes_that_do_not_fit_are_named(inputs):
     texts = ", ".join(map(repr, inputs))
     with pytest.raises(InputError, match=rf"both raise at arguments of shape \(.+\) for inputs {texts}: RuntimeError"):
         assert_equivalent(attend, attend, inputs, examples=5)
+
+
+def test_what_is_compared_are_functions():
+    with pytest.raises(InputError, match="compares two functions, and None is none"):
+        assert_equivalent(attend, None, ["i d", "j d", "j d"])
