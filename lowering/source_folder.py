@@ -17,9 +17,18 @@ from pathlib import Path
 
 OFF = ("0", "off", "no", "none")
 SAFELY = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
-
-
+UNUSABLE: set[Path] = set()  # folders of which this process has said so
 log = logging.getLogger(__name__)
+
+
+def say_unusable(place: Path, error: OSError) -> None:
+    """Logs that nothing can be kept in a folder, once in a process."""
+    if place not in UNUSABLE:
+        UNUSABLE.add(place)
+        named = {debug_folder(): "$ONEPASS_DEBUG_DIR", named_folder(): "$ONEPASS_CACHE"}
+        why = f"{place} is a file, not a folder" if place.is_file() else str(error)
+        name = named.get(place, "the cache folder")
+        log.warning("onepass: %s cannot be used, so nothing is kept there: %s", name, why)
 
 
 def _said() -> str:
@@ -45,15 +54,20 @@ def of_this_user(folder: Path) -> Path:
 
 
 def write_source(kept: Path | None, name: str, text: str) -> Path | None:
-    """Writes a kernel's text for people, to $ONEPASS_DEBUG_DIR or below the folder of kept results; None: to neither.
+    """Writes a kernel's text for people, to $ONEPASS_DEBUG_DIR or below the folder of kept results.
 
-    Raises OSError where it cannot be written.
+    None where there is neither, or it cannot be written, which is logged once.
     """
     debug = debug_folder()
-    if debug is None and kept is None:
+    folder = debug or kept
+    if folder is None:
         return None
-    place = make_private(debug) if debug else make_own(kept / "source")
-    write_whole(place / name, text)
+    try:
+        place = make_private(folder) if debug else make_own(folder / "source")
+        write_whole(place / name, text)
+    except OSError as error:
+        say_unusable(folder, error)
+        return None
     return place / name
 
 
@@ -76,7 +90,7 @@ def keep_stage(name: str, text: str) -> None:
         with open(handle, "a", encoding="utf-8") as file:
             file.write(f"--- {name}\n{text}\n\n")
     except OSError as error:
-        log.warning("onepass: no text of %s: %s", name, error)
+        say_unusable(folder, error)
 
 
 def make_private(folder: Path) -> Path:

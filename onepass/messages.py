@@ -408,7 +408,7 @@ MEASURED_SLOWER = Message(
 NOT_DERIVED = Message(
     "OP601",
     "training",
-    "its gradients are needed and not derived ({reason}): Inductor compiles its forward and its backward",
+    "its gradients are needed and not derived: {reason}; Inductor compiles its forward and its backward",
     'options={"inner": "eager"} fuses it, and its backward runs the original calls',
 )
 INVARIANT_IN_TRAINING = Message(

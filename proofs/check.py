@@ -105,18 +105,17 @@ def prove(rule: Rule, deadline: float, solver: bool = False) -> Attempt:
     assumptions: dict[str, None] = {}
     try:
         for case in cases(rule):
-            if ill_typed := dtypes.complaint(case, deadline):
-                return Attempt(False, why=ill_typed)
-            needs_both = case.defined_alike
-            found = sides_agree(case, rule.restriction, needs_both, deadline, solver)
-            if not found.forward or (needs_both and not found.backward):
-                return Attempt(False, why=found.why or "the sides agree in one direction only")
+            found, why = _from_left_to_right(case, rule.restriction, deadline, solver)
+            if why:
+                return Attempt(False, why=why)
             parts = [found]
             if case.both and not found.backward:
                 parts.append(sides_agree(case, FINITE, True, deadline, solver))
                 if not parts[-1].backward:
                     return Attempt(False, why=f"from right to left: {parts[-1].why}")
                 assumptions[FINITE_BACKWARD] = None
+            if ill_typed := dtypes.complaint(case, deadline):
+                return Attempt(False, why=dtypes.only_dtypes_are_left(case, ill_typed))
             for part in parts:
                 methods |= dict.fromkeys(part.theorems)
                 assumptions |= {NOT_EMPTY: None} if part.not_empty else {}
@@ -125,6 +124,16 @@ def prove(rule: Rule, deadline: float, solver: bool = False) -> Attempt:
     if any(name in methods for name in NONEMPTY_THEOREMS):
         assumptions[NOT_EMPTY] = None
     return Attempt(True, ", ".join(methods), tuple(assumptions))
+
+
+def _from_left_to_right(case: Rule, restriction: Restriction, deadline: float, solver: bool) -> tuple[Proof, str]:
+    """What is proved of floating values, and why that is not enough to use the rule from left to right."""
+    if ill_typed := dtypes.complaint(case, deadline, dtypes.FLOATING):
+        return Proof(False, False, (), 0), ill_typed
+    found = sides_agree(case, restriction, case.defined_alike, deadline, solver)
+    if found.forward and (found.backward or not case.defined_alike):
+        return found, ""
+    return found, found.why or "the sides agree in one direction only"
 
 
 def sides_agree(rule: Rule, restriction: Restriction, both: bool, deadline: float, solver: bool) -> Proof:

@@ -118,7 +118,13 @@ def _reduction(node: Term, g: Term) -> Term:
     Raises NotDifferentiable for a largest or least element: the derivative asks which element it is, and a score that
     is computed again need not be bit for bit the one that it was.
     """
-    monoid, dim = node.attrs
-    if monoid != "sum":
-        raise NotDifferentiable(f"a reduction by {monoid} over {dim} is left in the form that is differentiated")
+    if node.attrs[0] != "sum":
+        raise no_sum(node)
     return g
+
+
+def no_sum(reduction: Term) -> NotDifferentiable:
+    """That a reduction by another monoid than a sum is left in the form that is differentiated."""
+    monoid, _ = reduction.attrs
+    which = {"max": "largest element asks which one it is", "min": "least element asks which one it is"}
+    return NotDifferentiable(f"the derivative of a {which.get(monoid, f'reduction by {monoid} is not stated')}", monoid)

@@ -72,4 +72,4 @@ def require_none(operations: Collection[str], forms: Iterable[Term], wanted: Col
     """Raises NotDifferentiable if a floating operation of that kind depends on a wanted tensor."""
     for node in (n for form in forms for n in subterms(form)):
         if node.op in operations and node.dtype in FLOATS and any(t.name in wanted for t in tensors(node)):
-            raise NotDifferentiable(f"{node.op} is left in the form that is differentiated")
+            raise NotDifferentiable(f"a {node.op} is left in the form that is differentiated", node.op)

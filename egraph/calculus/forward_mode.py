@@ -14,7 +14,8 @@ from operator import add
 from ..terms.ops import cast, load, sum_over
 from ..terms.term import FLOATS, Tensor, Term
 from ..terms.traversal import subterms
-from .partials import ZERO, NotDifferentiable, partials
+from .adjoint import no_sum
+from .partials import ZERO, partials
 
 
 def tangents_of(forms: Iterable[Term], given: Mapping[str, Tensor]) -> dict[Term, Term]:
@@ -63,8 +64,7 @@ def _reached(roots: list[Term], passed_on: Mapping[Term, tuple[int, ...]]) -> se
 def _require_sum(node: Term) -> None:
     """A largest element has the tangent of the place where it is, which is not asked for."""
     if node.op == "reduce" and node.attrs[0] != "sum":
-        monoid, dim = node.attrs
-        raise NotDifferentiable(f"a reduction by {monoid} over {dim} is left in the form that is differentiated")
+        raise no_sum(node)
 
 
 def _tangent(node: Term, numbers: tuple[int, ...], tangents: Mapping[Term, Term], given: Mapping[str, Tensor]) -> Term:

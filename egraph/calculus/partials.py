@@ -21,7 +21,14 @@ ZERO = const(0.0)
 
 
 class NotDifferentiable(Exception):
-    """An operation whose derivative no row states; the message names it and says why."""
+    """A term whose derivative no row states; the message says why.
+
+    operation: its operation, as exp, or its monoid, as max; empty where no single one is at fault.
+    """
+
+    def __init__(self, why: str, operation: str = ""):
+        super().__init__(why)
+        self.operation = operation
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ from ..derivation.normalize import Normaliser
 from ..search.cost import streamed
 from ..terms.addends import addends, may_mask
 from ..terms.ops import cast, const, eq, exp, iota, load, log, make, mantissa, rescaled_sum, scale, where
-from ..terms.printing import show_let
 from ..terms.term import FLOATS, Dim, Tensor, Term
 from ..terms.traversal import all_dims, factors, operands, reduces, rename_dims, subterms
 from .partials import NotDifferentiable
@@ -78,6 +77,7 @@ def holds_long_sum(term: Term) -> bool:
 # Logarithms -----------------------------------------------------------------------------------------------------------
 
 
+UNBOUNDED = "an exponential could overflow in a derivative, and cannot in the forward"
 MAX_SHIFT_OF_ONE_NUMBER = 2.0**10  # of a larger literal's sum with a logarithm, float32 keeps less than 2^-13 of this
 
 
@@ -209,7 +209,7 @@ class Bounded:
         """Raises NotDifferentiable, with the first exponential that is not bounded."""
         for node in (n for term in terms for n in subterms(term)):
             if node.op == "exp" and not self._is_bounded(node):
-                raise NotDifferentiable(f"an exponential could overflow: {show_let(node)}")
+                raise NotDifferentiable(UNBOUNDED, "exp")
 
     def _is_bounded(self, node: Term) -> bool:
         """Of one exponential, or of the product of two that met: exp((s + t) - L) with exp(t) as written."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import linecache
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
@@ -60,7 +59,6 @@ from .diagonal_sums import slots_name
 from .kernel import emit
 from .slot_sums import SlotSum
 
-log = logging.getLogger(__name__)
 INT32 = 2**31
 MIN_REACH = 256  # elements of a dim from a tile's start that an offset is taken to reach
 Made = tuple[str, tuple[int, ...], tuple[int, ...], torch.dtype]  # name, shape, strides, dtype
@@ -77,20 +75,12 @@ class LaunchError(ValueError):
 def load(text: str, function: str) -> Any:
     """The @triton.jit function of a text. Triton reads the text back through linecache, so no file is needed."""
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    name = _copied(f"{function}_{digest}.py", text) or f"<onepass {function} {digest}>"
+    copy = write_source(named_folder(), f"{function}_{digest}.py", text)
+    name = str(copy) if copy else f"<onepass {function} {digest}>"
     linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
     namespace = {"__name__": f"onepass_kernel_{digest}"}
     exec(compile(text, name, "exec"), namespace)
     return namespace[function]
-
-
-def _copied(name: str, text: str) -> str:
-    """The path of a copy for people; empty where no folder is named for it, or none can be written there."""
-    try:
-        return str(write_source(named_folder(), name, text) or "")
-    except OSError as error:
-        log.warning("onepass: no copy of %s is written: %s", name, error)
-        return ""
 
 
 @dataclass

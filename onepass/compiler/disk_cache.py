@@ -30,6 +30,7 @@ from platformdirs import user_cache_path
 from .. import __version__
 from ..egraph.rewrite.serialization import digest
 from ..lowering.source_folder import (
+    UNUSABLE,
     is_own,
     keeps,
     make_own,
@@ -37,6 +38,7 @@ from ..lowering.source_folder import (
     named_folder,
     of_this_user,
     read_whole,
+    say_unusable,
     write_whole,
 )
 from ..process_state import registered
@@ -50,7 +52,7 @@ DEFAULT_MEGABYTES = 500.0
 KEPT_SHARE = 0.9  # of the limit, where it was passed: the next writes find room
 WRITES_BETWEEN_LOOKS = 64
 CODE = (".py", ".toml", ".json")  # code, and the tables that it reads
-_UNUSABLE: set[Path] = registered(set(), "reports")  # folders of which a line has said so
+_UNUSABLE: set[Path] = registered(UNUSABLE, "reports")  # folders of which a line has said so
 log = logging.getLogger(__name__)
 
 
@@ -75,11 +77,7 @@ def made_folder() -> Path | None:
     try:
         return make_private(place)
     except OSError as error:
-        if place not in _UNUSABLE:
-            _UNUSABLE.add(place)
-            name = "$ONEPASS_CACHE" if named_folder() else "the cache folder"
-            why = f"{place} is a file, not a folder" if place.is_file() else str(error)
-            log.warning("onepass: %s cannot be used, so nothing is kept: %s", name, why)
+        say_unusable(place, error)
         return None
 
 
@@ -166,7 +164,10 @@ def write(name: str, body: dict) -> bool:
         if int(name[:2], 16) % WRITES_BETWEEN_LOOKS == 0:  # names are digests: one in so many
             hold_to_limit()
         return True
-    except (OSError, TypeError, ValueError) as error:
+    except OSError as error:
+        say_unusable(place, error)
+        return False
+    except (TypeError, ValueError) as error:
         log.warning("onepass: cache entry %s is not stored: %s", path, error)
         return False
 

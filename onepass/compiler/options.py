@@ -29,6 +29,7 @@ CHOICES = {
     "require": ("nothing", "all"),
     "verify": ("nothing", "kernel"),
 }
+KEYWORD_OF_TORCH = "options"  # of torch.compile, which some give to a function of ours
 
 # In a graph, beside rules.
 CARRIED = ("strict", "inner", "executor", "libraries", "deterministic", "invariant", "verify", "without")
@@ -98,7 +99,9 @@ class Options:
         if unknown:
             near = get_close_matches(str(unknown[0]), known, 1)
             place = f"; did you mean {near[0]!r}?" if near else f"; it has {', '.join(sorted(known))}"
-            if not near and unknown[0] in _inductors():
+            if unknown[0] == KEYWORD_OF_TORCH:
+                place = "; here each option is a keyword of its own, as inner='eager'"
+            elif not near and unknown[0] in _inductors():
                 place = f"; write 'inner_options': {{{unknown[0]!r}: ...}}{place}"
             raise OptionError(f"onepass has no option {unknown[0]!r}{place}")
         read = cls(**given)

@@ -17,6 +17,8 @@ from ..egraph.derivation import ledger
 from ..egraph.rewrite.pattern_rule import PatternRule
 from ..egraph.rewrite.rule import Rule
 from ..egraph.rewrite.serialization import digest, rule_to_json
+from ..egraph.terms.term import Term
+from ..egraph.terms.traversal import subterms
 from ..errors import RuleRefuted, RuleUnproved, no_rule
 from ..process_state import registered
 from ..rules import ALL
@@ -25,6 +27,11 @@ from . import disk_cache
 PROVED: Final = "proved"
 REFUTED: Final = "refuted"
 UNKNOWN: Final = "unknown"
+BITWISE, DIVIDED = "bitwise", "nothing overflows before it is divided"
+IN_RANGE = (
+    "no exponential overflows or vanishes as a float: it is proved over the real numbers, and assert_rule leaves such "
+    "values out"
+)
 UNREADABLE = "a side of it is code, or it has too many readings: only what it gives for a region can be checked"
 
 
@@ -57,12 +64,32 @@ def check(rule: Rule | PatternRule) -> Any:
     from ..proofs.verdict import Verdict
 
     if isinstance(rule, Rule):
-        return decided(rule)
+        return _with_range(decided(rule), rule)
     if not isinstance(rule, PatternRule):
         raise TypeError(f"check was given {no_rule(rule)}")
     if rule.rules is None:
         return Verdict(rule.name, UNKNOWN, "none", 0.0, None, UNREADABLE)
-    return replace(_worst([decided(each) for each in rule.rules]), rule=rule.name)
+    return replace(_worst([_with_range(decided(each), each) for each in rule.rules]), rule=rule.name)
+
+
+def _with_range(verdict: Any, rule: Rule) -> Any:
+    """The verdict of a proof; where the rule makes an exponential that may leave the range of floats, it says so."""
+    makes = _makes(rule.left, rule.right) or (rule.both and _makes(rule.right, rule.left))
+    if verdict.status != PROVED or rule.exact in (BITWISE, DIVIDED) or not makes:
+        return verdict
+    return replace(verdict, assumptions=(*verdict.assumptions, IN_RANGE))
+
+
+def _makes(before: Term, after: Term) -> bool:
+    """Whether one side has an exponential that the other one does not have, and that no maximum keeps in range."""
+    exponentials = {n for n in subterms(after) if n.op in ("exp", "exp2")}.difference(subterms(before))
+    return any(not _is_shifted(node.args[0]) for node in exponentials)
+
+
+def _is_shifted(exponent: Term) -> bool:
+    """Whether something largest is subtracted: s - max_j s."""
+    shift = subterms(exponent.args[1]) if exponent.op == "sub" else ()
+    return any(n.op in ("maximum", "scale") or (n.op == "reduce" and n.attrs[0] == "max") for n in shift)
 
 
 def _worst(found):

@@ -22,6 +22,7 @@ from ..graph.nodes import value_of_node, where_of
 from ..graph.op_kinds import Trait, changes_in_place, has_trait, kind_of, name_of
 from ..graph.random_calls import draws
 from ..graph.survey import Nodes, Survey, gathered, shape
+from ..graph.value_names import name_for_readers
 from ..lowering.plan.device import CPU, Device
 from ..lowering.plan.records import Kernel, NotPlannable
 from ..lowering.plan.thresholds import MAX_RESIDENT_ELEMENTS
@@ -65,7 +66,7 @@ class Producer:
     def __str__(self) -> str:
         called = dict.fromkeys("gather" if gathered(n) else name_of(n) for n in self.nodes)
         names = ", ".join(name for name in called if name != "getitem")
-        of = ", ".join(i.name.removeprefix("l_").strip("_") for i in self.inputs if shape(i) is not None)
+        of = ", ".join(name_for_readers(i) for i in self.inputs if shape(i) is not None)
         return f"{names} of {of}" + (f" ({where_of(self.source)})" if where_of(self.source) else "")
 
 

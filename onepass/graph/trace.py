@@ -28,6 +28,7 @@ from ..errors import Refusal
 from .nodes import TORCH_FOLDER, size_of, value_of_node, where_of
 from .op_kinds import is_aten, is_call_of
 from .program import GETITEM, Atom, Input, Meta, Program, ProgramNode, is_allowed
+from .value_names import NAME, name_for_readers, plain_name
 
 _SAFE_IN_PLACE = {"aten.detach_.default": "aten.detach.default"}  # on a fresh constant; changes no values
 
@@ -127,7 +128,7 @@ def _under_autocast(values) -> bool:
 
 def _input_names(region, count: int) -> list[str] | None:
     if isinstance(region, fx.GraphModule):
-        return [n.name for n in region.graph.nodes if n.op == "placeholder"]
+        return [n.meta.get(NAME, n.name) for n in region.graph.nodes if n.op == "placeholder"]
     try:
         names = list(inspect.signature(region).parameters)
     except (TypeError, ValueError):
@@ -155,7 +156,7 @@ def from_aten_graph(
     """A Program of the ATen nodes of a graph. Inputs that are sizes are taken from the shapes of the tensors."""
     live = _needed(list(nodes), outputs)
     taken: dict[fx.Node, str] = {}
-    for node, name in zip(inputs, names or [n.name for n in inputs], strict=True):
+    for node, name in zip(inputs, names or map(name_for_readers, inputs), strict=True):
         taken[node] = _clean(name, set(taken.values()))
     for node in live:
         taken[node] = _clean(node.name, set(taken.values()))
@@ -191,10 +192,8 @@ def _is_scalar(value) -> bool:
 
 
 def _clean(name: str, used: set[str]) -> str:
-    """Dynamo's l_q_ and make_fx's q_1 as q, where that is free; a module's tensor by the last two of its names."""
-    stem = re.sub(r"^[lL]_(self_)?(?=\w)", "", name)
-    stem = re.sub(r"^(?:.*modules_(\w+?_))?(?:parameters|buffers)_(?=\w)", r"\1", stem)
-    stem = re.sub(r"\W", "_", stem).strip("_") or "x"
+    """The plain name, as an identifier, with a number behind it where it is used."""
+    stem = plain_name(name)
     stem = f"x{stem}" if stem[0].isdigit() else f"{stem}_" if keyword.iskeyword(stem) else stem
     return next(n for n in (stem, *(f"{stem}_{k}" for k in range(1, len(used) + 2))) if n not in used)
 

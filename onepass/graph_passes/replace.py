@@ -30,6 +30,7 @@ from ..graph.grad_modes import recording
 from ..graph.nodes import layer_of, value_of_node, where_of
 from ..graph.op_kinds import name_of
 from ..graph.survey import Survey, survey
+from ..graph.value_names import name_for_readers
 from ..lowering.plan.records import NotPlannable
 from ..regions.copies import without_views
 from ..regions.find import find_regions
@@ -272,7 +273,8 @@ class Replacement:
         if pairs and self.rewriting.separate_inputs is None:
             (written, read), *_ = sorted(pairs, key=str)
             where = where_of(region.anchor)
-            raise Refusal(messages.MAY_SHARE_MEMORY, where, written=written.name, read=read.name)
+            named = {"written": name_for_readers(written), "read": name_for_readers(read)}
+            raise Refusal(messages.MAY_SHARE_MEMORY, where, **named)
         if pairs:
             self.rewriting.separate_inputs |= pairs
 

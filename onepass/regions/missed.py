@@ -17,6 +17,7 @@ from ..errors import Refusal
 from ..graph.nodes import value_of_node, where_of
 from ..graph.op_kinds import INTERIOR, Trait, has_trait, name_of, operation_named
 from ..graph.survey import Survey, hinted
+from ..graph.value_names import name_for_readers
 from .copies import tensor_inputs
 from .refusals import at_line
 
@@ -105,9 +106,8 @@ def _origin(source: fx.Node, s: Survey) -> str:
     """What the source is, in words."""
     place = at_line(source)
     if source.op in INPUTS:
-        called = source.name.removeprefix("l_").strip("_")
         kind = "a parameter" if isinstance(value_of_node(source), torch.nn.Parameter) else "an input of this graph"
-        return f"is {called}, {kind}, and no product's result: {PAIR}"
+        return f"is {name_for_readers(source)}, {kind}, and no product's result: {PAIR}"
     if s.kind[source] == "layer":
         weights = any(isinstance(value_of_node(n), torch.nn.Parameter) for n in source.all_input_nodes)
         what = "a product with weights" if weights or operation_named(name_of(source)).kind == "layer" else ONE_MATRIX

@@ -20,6 +20,7 @@ from ..graph.op_kinds import is_aten
 from ..graph.program import Program
 from ..graph.survey import Nodes
 from ..graph.trace import from_aten_graph, trace
+from ..graph.value_names import NAME, name_for_readers
 
 
 def signature(region: Region) -> str:
@@ -82,7 +83,7 @@ class Region:
             raise self.refusal
         for node in self.inputs:
             if value_of_node(node) is None:
-                raise Refusal(messages.NO_METADATA, where_of(self.anchor), name=node.name)
+                raise Refusal(messages.NO_METADATA, where_of(self.anchor), name=name_for_readers(node))
         if all(map(is_aten, self.nodes)):
             return from_aten_graph(self.nodes, self.inputs, self.outputs)
         return trace(region_module(self), [value_of_node(n) for n in self.inputs])
@@ -94,7 +95,7 @@ def region_module(region: Region) -> fx.GraphModule:
     copied: dict[fx.Node, fx.Node] = {}
     for node in region.inputs:
         copied[node] = graph.placeholder(node.name)
-        copied[node].meta = dict(node.meta)
+        copied[node].meta = {**node.meta, NAME: name_for_readers(node)}
     for node in region.nodes:
         copied[node] = graph.node_copy(node, copied.__getitem__)
     graph.output(tuple(copied[n] for n in region.outputs))

@@ -38,7 +38,11 @@ if not TYPE_CHECKING:  # a type checker would take every name for known
 
     def __getattr__(name: str) -> object:
         if name not in _HOME:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, _HOME, 1)
+            meant = f"; did you mean {near[0]!r}?" if near else ""
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}{meant}")
         if _HOME[name] == ".strategies":
             _import_module(".assertions", __name__).needs_hypothesis()
         value = globals()[name] = getattr(_import_module(_HOME[name], __name__), name)

@@ -8,7 +8,7 @@ Example: `assert_equivalent(f, g, ["i d", "j d"])`.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf, prod
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from .compare import Tolerance
 
+ENTRIES = 'an entry is dims as text, such as "b i d", a shape, or a tensor'
 MIN_EXAMPLES_OF_A_READING = 10
 MAX_ELEMENTS_OF_ONE_THREAD = 2**14  # for larger tensors, torch uses more threads
 SWEPT_PER_DRAWN = 8  # at most so many arguments in the sweep for each drawn one
@@ -105,7 +106,8 @@ def assert_equivalent(
 ) -> None:
     """Raises Refuted with a minimal counterexample if two PyTorch functions differ by more than rounding.
 
-    Raises InputError for inputs that a function does not accept, and ValueError if nothing could be compared.
+    Raises InputError for inputs that a function does not accept or at which both raise, and ValueError if nothing could
+    be compared.
 
     inputs: a sequence with one entry for each argument: dims as text, such as "b i d" (sizes are drawn, 1 included;
     equal letters are equal sizes), a shape, or a tensor that is used unchanged; or a Hypothesis strategy of argument
@@ -128,6 +130,8 @@ def assert_equivalent(
     _refuse_inputs((f, g), inputs)
     dtype = torch.float64 if dtype is None else dtype
     compared = _Comparison((f, g), dtype, compare.tolerance_of(dtype, rtol, atol), sums_may_overflow, empty, seed)
+    if not hasattr(inputs, "example"):
+        compared.texts = tuple(text for text in inputs if isinstance(text, str))
     if not hasattr(inputs, "example") and all(isinstance(a, torch.Tensor) for a in inputs):
         compared.seed = None
         compared(tuple(inputs))
@@ -146,8 +150,16 @@ def _refuse_inputs(functions: tuple[Callable, Callable], inputs: Any) -> None:
     """Raises InputError for a text in place of a list, and for more or fewer entries than a function has arguments."""
     if isinstance(inputs, str):
         raise InputError(f"inputs has one entry for each argument: write [{inputs!r}, ...], not {inputs!r}")
+    for function in functions:
+        if not callable(function):
+            raise InputError(f"assert_equivalent compares two functions, and {function!r} is none")
     if hasattr(inputs, "example"):  # a strategy of Hypothesis
         return
+    if not isinstance(inputs, Sequence):
+        raise InputError(f"inputs has one entry for each argument, in their order: a list, not {inputs!r}")
+    for number, entry in enumerate(inputs):
+        if why := _unreadable(entry):
+            raise InputError(f"inputs[{number}] is {entry!r}, {why}: {ENTRIES}")
     many = f"{len(inputs)} entr{'y' if len(inputs) == 1 else 'ies'}"
     for function in functions:
         try:
@@ -161,6 +173,17 @@ def _refuse_inputs(functions: tuple[Callable, Callable], inputs: Any) -> None:
             raise InputError(f"inputs has one entry for each argument, here {many}; of {called}: {error}") from error
 
 
+def _unreadable(entry: Any) -> str:
+    """Why an entry of inputs is no tensor, no text of dims and no shape; empty if it is one of these."""
+    if isinstance(entry, str):
+        wrong = [word for word in entry.split() if not (word.isidentifier() or word.isdecimal())]
+        return f"in which {wrong[0]!r} is no name of a dim and no size" if wrong else ""
+    if isinstance(entry, tuple | list):
+        wrong = [size for size in entry if not isinstance(size, int) or size < 0]
+        return f"in which {wrong[0]!r} is no size" if wrong else ""
+    return "" if hasattr(entry, "shape") else f"of type {type(entry).__name__}"
+
+
 @dataclass
 class _Comparison:
     """Compares two functions on arguments. Raises Refuted if they differ; counts compared and skipped arguments."""
@@ -171,6 +194,7 @@ class _Comparison:
     sums_may_overflow: bool
     empty: bool
     seed: int | None
+    texts: tuple[str, ...] = ()
     count: int = 0
     skipped: int = 0
 
@@ -183,13 +207,21 @@ class _Comparison:
         except compare.OutOfRange:
             self.skipped += 1
             return
-        except Exception:
+        except Exception as error:
             if self.empty and compare.has_no_elements(arguments):
                 return  # both refuse it
-            raise
+            raise InputError(self._both_raise(error, arguments)) from error
         self.count += 1
         if why:
             raise self._refuted(why, arguments)
+
+    def _both_raise(self, error: Exception, arguments: tuple) -> str:
+        from . import compare
+
+        one, other = compare.names(*self.functions)
+        shapes = ", ".join(str(tuple(a.shape)) if hasattr(a, "shape") else repr(a) for a in arguments)
+        given = f" for inputs {', '.join(map(repr, self.texts))}" if self.texts else ""
+        return f"{one} and {other} both raise at arguments of shape {shapes}{given}: {type(error).__name__}: {error}"
 
     def _refuted(self, why: str, arguments: tuple) -> Refuted:
         from . import compare

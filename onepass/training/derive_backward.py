@@ -6,32 +6,26 @@ missing raises NotDerived. Example: of softmax(q · k) · v the forward saves th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from ..compiler.assumptions import simplifying
 from ..egraph.calculus.certified import GRADIENTS, Asked, Certified, certified
 from ..egraph.calculus.derivative_certificate import DerivativeCertificate, check_gradients
 from ..egraph.calculus.gradient import Gradients, Laws, gradients
-from ..egraph.calculus.partials import NotDifferentiable
 from ..egraph.calculus.reverse_mode import Derivative, Result
 from ..egraph.derivation import ledger
-from ..egraph.derivation.certificate import CertificateError, Derivation
+from ..egraph.derivation.certificate import Derivation
 from ..egraph.derivation.derive import replay
 from ..egraph.derivation.normalize import Normaliser
 from ..egraph.rewrite.rule import Rule
 from ..egraph.terms.ops import cast
 from ..egraph.terms.term import Dim, Tensor, Term
-from ..errors import OnepassError, Refusal
 from ..graph.program import Program
 from ..lowering.plan.records import Store
 from ..rules import ALL, GATHERED, SHIFT_FREE, SHIFTED_ONCE, SPREAD, TURNED, WEIGHTS_FIRST
 from ..translate.translate import Captured
-
-
-class NotDerived(OnepassError):
-    """A region whose gradients are not derived; the message says why, for the report."""
+from .not_derived import NotDerived, call_name, saying_why_not
 
 
 @dataclass(frozen=True)
@@ -148,17 +142,6 @@ def _gradient_store(gradient: Derivative, taken: set[str]) -> Store:
     return derivative_store("grad", gradient.tensor, gradient.term, gradient.axes, taken)
 
 
-@contextmanager
-def saying_why_not(what: str) -> Iterator[None]:
-    """Raises NotDerived for what cannot be differentiated, or has no certificate. what: is derived."""
-    try:
-        yield
-    except (NotDifferentiable, Refusal) as error:
-        raise NotDerived(str(error)) from error
-    except CertificateError as error:
-        raise NotDerived(f"no certificate of its {what}: {error}") from error
-
-
 def derivative_store(kind: str, tensor: Tensor, term: Term, order: tuple[Dim, ...], taken: set[str]) -> Store:
     """The store of a tensor's derivative, in the tensor's dtype. kind: what its name begins with."""
     term = term if term.dtype == tensor.dtype else cast(term, tensor.dtype)
@@ -180,6 +163,5 @@ def refuse_detached(program: Program, wanted: Collection[str]) -> None:
         if not reached.intersection(node.reads):
             continue
         reached.add(node.name)
-        name = node.target.split(".")[-2:][0]
-        if name == "detach":
-            raise NotDerived("a value inside of it is detached")
+        if call_name(node) == "detach":
+            raise NotDerived("a value inside of it is detached", "detach")

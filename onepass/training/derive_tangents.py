@@ -21,12 +21,11 @@ from ..rules import ALL, SEPARATED, SHIFT_FREE
 from ..translate.translate import Captured
 from .derive_backward import (
     AskedDerivatives,
-    NotDerived,
     derivative_store,
     free_name,
     refuse_detached,
-    saying_why_not,
 )
+from .not_derived import NotDerived, saying_why_not
 
 
 @dataclass(frozen=True)

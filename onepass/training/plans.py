@@ -30,7 +30,8 @@ from ..lowering.planning.planner import plan_stores
 from ..lowering.readback.check_plan import checked
 from ..process_state import keep_latest, registered
 from ..translate.translate import Captured, translate
-from .derive_backward import BackwardStores, NotDerived, backward_stores, certified_gradients
+from .derive_backward import BackwardStores, backward_stores, certified_gradients
+from .not_derived import NotDerived, why_not
 from .programs import BackwardProgram, ForwardProgram
 from .torch_derivatives import readings
 
@@ -138,7 +139,7 @@ def _derived(text: str, needed: Flags) -> Training | str:
         wanted = {k for k, n in enumerate(needed) if n}
         return _made(found, needed, tuple(bool(path & wanted) for path in paths))
     except (NotDerived, NotPlannable, Refusal, EngineError) as error:
-        return str(error)
+        return why_not(error, compiled_region.carried(text).program)
 
 
 def _made(found: Fused, needed: Flags, given: Flags) -> Training:

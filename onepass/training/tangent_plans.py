@@ -25,8 +25,8 @@ from ..lowering.planning.planner import plan_stores
 from ..lowering.readback.check_plan import checked
 from ..process_state import keep_latest, registered
 from ..translate.translate import Captured
-from .derive_backward import NotDerived
 from .derive_tangents import TangentStores, certified_tangents, tangent_stores
+from .not_derived import NotDerived, why_not
 from .plans import MAX_TRAININGS_KEPT, Flags, of_first_reading, optimized_together, with_free_names
 from .tangent_programs import TangentProgram
 
@@ -62,7 +62,7 @@ def _derived(text: str, given: Flags) -> TangentPlan | str:
         _, captured, _, stores = of_first_reading(found.program, stores_of)
         return _planned(found, captured, stores)
     except (NotDerived, NotPlannable, Refusal, EngineError) as error:
-        return str(error)
+        return why_not(error, compiled_region.carried(text).program)
 
 
 def certified(text: str, made: TangentPlan) -> tuple[Certified, dict[str, Derivation]]:

@@ -6,7 +6,7 @@ ill-typed is no instance. Example: x · 1.0 = x holds for float dtypes, and an i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
 from math import inf
 from time import thread_time
@@ -18,16 +18,25 @@ from ...egraph.terms.ops import const, load, scaled
 from ...egraph.terms.term import Dim, Tensor, Term, TermError
 from ...egraph.terms.traversal import reduces, subterms
 
-DTYPES = ("float32", "bfloat16", "int64", "bool")
+FLOATING = ("float32", "bfloat16")
+DTYPES = (*FLOATING, "int64", "bool")
+TOO_MANY = "too many choices of dtypes for its variables"
+ONLY_DTYPES = (
+    "over the real numbers the sides are proved equal; but a rule is for every dtype, and for some {why}. "
+    "Where floats are meant, say so: when=lambda {names}: {guards}; or take it at its word: trust=True"
+)
 DECIDED_BY_DTYPE = ("has_dtype", "float_dtype", "integer", "within")
 LITERAL = ("constant", "positive", "nonzero")
 
 
-def complaint(rule: Rule, deadline: float = inf) -> str:
-    """The first choice of dtypes for which the sides disagree, or that no time was left; "" if all choices agree."""
-    for binding in _bindings(rule):
+def complaint(rule: Rule, deadline: float = inf, among: Sequence[str] = DTYPES) -> str:
+    """The first choice of dtypes for which the sides disagree, or that no time was left; "" if all choices agree.
+
+    among: the dtypes that a variable of any dtype may have.
+    """
+    for binding in _bindings(rule, among):
         if thread_time() > deadline:
-            return "too many choices of dtypes for its variables"
+            return TOO_MANY
         try:
             left = instantiate(rule.left, binding)
         except TermError:
@@ -42,21 +51,31 @@ def complaint(rule: Rule, deadline: float = inf) -> str:
     return ""
 
 
-def _bindings(rule: Rule) -> Iterator[dict[str, object]]:
+def only_dtypes_are_left(rule: Rule, why: str) -> str:
+    """What is undecided of a rule whose sides are equal as numbers. why: what `complaint` says of it."""
+    if why == TOO_MANY:
+        return why
+    free = [n.attrs[0] for n in subterms(rule.left) if n.op == "var" and n.attrs[1] == "any"]
+    guards = ", ".join(f'has_dtype({name}, "float32")' for name in free)
+    guards = f"({guards})" if len(free) > 1 else guards
+    return ONLY_DTYPES.format(why=why, names=", ".join(free), guards=guards)
+
+
+def _bindings(rule: Rule, among: Sequence[str]) -> Iterator[dict[str, object]]:
     """Every choice: loads of every dtype for variables, numbers for literals, dtypes for dtype variables."""
     literal = {g.operands[0] for g in rule.guards if g.kind in LITERAL}
     pattern = {n.attrs[0]: n for side in (rule.left, rule.right) for n in subterms(side) if n.op == "var"}
     dims = {name: Dim(name.removeprefix("dim "), 2) for name in variables_of(rule.left) if name.startswith("dim ")}
     paired = any(r.attrs[0] == "rescaled" for r in reduces(rule.left))
-    choices = {name: _values(node, node in literal, paired) for name, node in pattern.items()}
+    choices = {name: _values(node, node in literal, paired, among) for name, node in pattern.items()}
     choices |= {name: DTYPES for name, kind in rule.variables if kind == "dtype"}
     for chosen in product(*choices.values()):
         yield {**dims, **dict(zip(choices, chosen))}
 
 
-def _values(node: Term, literal: bool, paired: bool) -> tuple:
+def _values(node: Term, literal: bool, paired: bool, among: Sequence[str]) -> tuple:
     name, dtype = node.attrs
     if literal:
         return (const(2),) if dtype == "int64" else (const(2.0), const(2))
-    scalars = tuple(load(Tensor(name, d)) for d in (DTYPES if dtype == "any" else (dtype,)))
+    scalars = tuple(load(Tensor(name, d)) for d in (among if dtype == "any" else (dtype,)))
     return (*scalars, scaled(scalars[0], scalars[0])) if paired and dtype == "any" else scalars

@@ -52,7 +52,7 @@ def test_a_tangent_has_the_dtype_of_its_node():
 
 def test_a_maximum_is_refused_where_its_tangent_is_asked_for():
     largest = max_over(J, SCORES)
-    with pytest.raises(NotDifferentiable, match="a reduction by max over j is left"):
+    with pytest.raises(NotDifferentiable, match="a largest element"):
         _of(largest, q=DQ)
     assert _of(where(lt(largest, const(9.0)), sum_over(D, q), const(0.0)), q=DQ) is not None
 

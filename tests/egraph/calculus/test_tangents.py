@@ -112,5 +112,5 @@ def test_no_tangent_reaches_a_result_that_none_was_given_for():
 
 
 def test_the_largest_score_is_refused():
-    with pytest.raises(NotDifferentiable, match="by max over"):
+    with pytest.raises(NotDifferentiable, match="a largest element"):
         derived(largest, inputs()[:2] + [torch.randn(5, 8, dtype=torch.float64)])

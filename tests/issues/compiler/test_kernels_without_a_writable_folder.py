@@ -2,6 +2,7 @@
 text for people was written without a guard, and the failure counted as the kernel's.
 """
 
+import logging
 import os
 
 import pytest
@@ -77,3 +78,18 @@ def test_the_kernel_runs(region):
 @pytest.mark.sampled(1)
 def test_and_no_half_written_file_stays(region, tmp_path):
     assert not [path for path in tmp_path.rglob("*") if path.suffix == ".tmp"]
+
+
+TEXT = "import triton\n\n\n@triton.jit\ndef kernel(x):\n    pass\n"
+
+
+@pytest.mark.parametrize("case", [no_folder, no_debug_folder, full_disk])
+def test_a_folder_is_said_once(case, monkeypatch, tmp_path, caplog):
+    """Each kernel's copy had a line of its own."""
+    monkeypatch.setenv("ONEPASS_CACHE", str(tmp_path / "kept"))
+    case(monkeypatch, tmp_path)
+    with caplog.at_level(logging.WARNING):
+        kernels = [load(f"# {case.__name__} {number}\n{TEXT}", "kernel") for number in range(3)]
+    assert len({kernel.fn.__code__.co_filename for kernel in kernels}) == 3
+    (line,) = [found for found in caplog.messages if "cannot be used" in found]
+    assert ("so nothing is kept there: " in line and str(tmp_path) in line) or "No space left" in line

@@ -32,6 +32,8 @@ def test_a_module_stays_a_module():
 def test_mistakes_are_errors_at_once():
     with pytest.raises(OptionError, match="no option 'stric'"):
         onepass.compile(attend, stric=True)
+    with pytest.raises(OptionError, match="each option is a keyword of its own, as inner='eager'"):
+        onepass.compile(attend, options={"inner": "eager"})
     with pytest.raises(InputError, match="of type int"):
         onepass.compile(3)
 
@@ -40,3 +42,5 @@ def test_a_name_that_is_nearly_right_is_named():
     for name, said in (("explian", "did you mean 'explain'"), ("zebra", "no attribute 'zebra'$")):
         with pytest.raises(AttributeError, match=said):
             getattr(onepass, name)
+    with pytest.raises(AttributeError, match="did you mean 'assert_fused'"):
+        onepass.testing.assert_fusd  # noqa: B018

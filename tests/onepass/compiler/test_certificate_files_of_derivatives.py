@@ -14,8 +14,9 @@ from onepass.egraph.derivation.certificate import NOT_RULES, CertificateError
 from onepass.errors import OnepassError, Refusal
 from onepass.graph.trace import program_of
 from onepass.rules import ALL
-from onepass.training.derive_backward import NotDerived, certified_gradients
+from onepass.training.derive_backward import certified_gradients
 from onepass.training.derive_tangents import certified_tangents
+from onepass.training.not_derived import NotDerived
 from onepass.translate.translate import translate
 from tests import variants
 

@@ -186,7 +186,7 @@ def test_a_folder_that_cannot_be_there_is_said_once(below, tmp_path, monkeypatch
         assert onepass.explain(scaled, *arguments).fused == 1
     why = "Not a directory" if below else f"{file} is a file, not a folder"
     (line,) = [record.message for record in caplog.records if record.name.startswith("onepass")]
-    assert line.startswith("onepass: $ONEPASS_CACHE cannot be used, so nothing is kept: ") and why in line
+    assert line.startswith("onepass: $ONEPASS_CACHE cannot be used, so nothing is kept there: ") and why in line
 
 
 @pytest.mark.skipif(hasattr(os, "geteuid") and os.geteuid() == 0, reason="root may write everywhere")

@@ -19,6 +19,7 @@ from onepass.egraph.terms.ops import exp, max_over, reduce, sum_over, tanh
 from onepass.errors import OptionError, RuleRefuted, RuleUnproved
 from onepass.proofs.verdict import Verdict
 from onepass.rules.reductions import divisor_out_of_sum
+from onepass.rules.softmax import power_of_two_below_maximum
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -322,3 +323,43 @@ def test_rules_of_a_function_without_a_region_are_not_used(verdicts):
     assert "law least_first: not used: there is no region\n" in str(report)
     report = onepass.explain(refused, *inputs(), rules=[least_first])
     assert report.refusals and report.laws == ("least_first: not used: no region was searched",)
+
+
+def softmax(s):
+    e = exp(s - max_over("j", s))
+    return e / sum_over("j", e)
+
+
+@onepass.rule
+def shift_left_out(s: "j"):
+    """softmax s = exp(s) / Σ_j exp(s)"""
+    return softmax(s), exp(s) / sum_over("j", exp(s))
+
+
+@onepass.rule(exact="nothing overflows before it is divided")
+def shift_left_out_and_said(s: "j"):
+    """softmax s = exp(s) / Σ_j exp(s)"""
+    return softmax(s), exp(s) / sum_over("j", exp(s))
+
+
+@onepass.rule
+def exponentials_kept(s: "j"):
+    """Σ_j (exp(s) + exp(s)) = 2 · Σ_j exp(s)"""
+    return sum_over("j", exp(s) + exp(s)), 2.0 * sum_over("j", exp(s))
+
+
+@pytest.mark.parametrize(
+    ("law", "said"),
+    [
+        (shift_left_out, True),
+        (shift_left_out_and_said, False),
+        (power_of_two_below_maximum, False),
+        (exponentials_kept, False),
+    ],
+)
+def test_a_verdict_names_exponentials_that_floats_may_not_hold(law, said):
+    """In floats, exp(s) / Σ_j exp(s) is 0 / 0 for s = -1000; a proof over the real numbers does not see it."""
+    verdict = onepass.check(law)
+    assert verdict.status == "proved"
+    assert ("no exponential overflows or vanishes as a float" in str(verdict)) == said
+    assert len(str(verdict).splitlines()) == 1

@@ -312,9 +312,38 @@ def attend(q, k, v):
     [
         ("b i d", r"write \['b i d', \.\.\.\], not 'b i d'"),
         (["b i d"], r"here 1 entry; of attend\(q, k, v\): missing a required argument: 'k'"),
+        ({"q": "i d", "k": "j d", "v": "j d"}, r"in their order: a list, not \{'q'"),
+        (5, "in their order: a list, not 5"),
         (["b i d"] * 4, r"here 4 entries; of attend\(q, k, v\): too many positional arguments"),
     ],
 )
 def test_inputs_are_one_for_each_argument(inputs, said):
     with pytest.raises(InputError, match=said):
         assert_equivalent(attend, attend, inputs)
+
+
+@pytest.mark.parametrize(
+    "inputs, said",
+    [
+        (["b,i,d"] * 3, r"inputs\[0\] is 'b,i,d', in which 'b,i,d' is no name of a dim and no size"),
+        (["i d", "-1 d", "j d"], r"inputs\[1\] is '-1 d', in which '-1' is no name"),
+        ([(2, 3), (4, 3.0), (4, 3)], r"inputs\[1\] is \(4, 3\.0\), in which 3\.0 is no size: an entry is dims as text"),
+        ([(2, 3), (4, 3), None], r"inputs\[2\] is None, of type NoneType"),
+    ],
+)
+def test_an_entry_is_a_text_a_shape_or_a_tensor(inputs, said):
+    with pytest.raises(InputError, match=said):
+        assert_equivalent(attend, attend, inputs)
+
+
+@pytest.mark.parametrize("inputs", [["i d", "j e", "j d"], ["b h i d", "i d e", "j d"], ["i 3", "j 4", "j 4"]])
+def test_texts_of_shapes_that_do_not_fit_are_named(inputs):
+    """Two functions that both raise were torch's error alone: nothing said which shapes the texts gave."""
+    texts = ", ".join(map(repr, inputs))
+    with pytest.raises(InputError, match=rf"both raise at arguments of shape \(.+\) for inputs {texts}: RuntimeError"):
+        assert_equivalent(attend, attend, inputs, examples=5)
+
+
+def test_what_is_compared_are_functions():
+    with pytest.raises(InputError, match="compares two functions, and None is none"):
+        assert_equivalent(attend, None, ["i d", "j d", "j d"])

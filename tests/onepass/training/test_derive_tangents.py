@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from onepass.graph.trace import program_of
-from onepass.training.derive_backward import NotDerived
 from onepass.training.derive_tangents import tangent_stores
+from onepass.training.not_derived import NotDerived
 from onepass.translate.translate import translate
 
 
