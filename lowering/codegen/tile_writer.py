@@ -497,4 +497,5 @@ STRUCTURAL: dict[str, Callable[[TileWriter, Term, Scope], TileValue]] = {
     "scale": lambda writer, node, home: writer._project(node),
     "mantissa": lambda writer, node, home: writer._project(node),
     "scaled": lambda writer, node, home: writer._refuse(node),
+    "stored": lambda writer, node, home: writer._refuse(node),
 }
