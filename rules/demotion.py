@@ -10,9 +10,9 @@ from ..egraph.terms.ops import stored
 
 
 @rule(exact="bitwise")
-def stored_is_value(x, t: "name"):
+def read_of_stored(x, t: "name"):
     """stored(x) = x: what a kernel reads in a tensor that another kernel stored is what was stored"""
     return stored(x, t), x
 
 
-DEMOTION = (stored_is_value,)
+DEMOTION = (read_of_stored,)

@@ -15,7 +15,7 @@ from ...egraph.terms.ops import const, iota, load, make
 from ...egraph.terms.sizes import UnknownSize
 from ...egraph.terms.term import Dim, Tensor, Term, TermError
 from ...egraph.terms.traversal import rebuild
-from ...rules.demotion import stored_is_value
+from ...rules.demotion import read_of_stored
 from ..plan.records import NotPlannable, Plan, Store
 from .canonical_terms import Canonical
 from .compare_terms import demand_equal
@@ -40,7 +40,7 @@ class ReadBack:
     def __str__(self) -> str:
         found = [f"{_many(self.same)} as asked for"] if self.same else []
         found += [f"{_many(self.equal)} equal in a finite ring at sampled indices"] if self.equal else []
-        stored = f", {' and '.join(self.parts)} by the law {stored_is_value.name}" if self.parts else ""
+        stored = f", {', '.join(self.parts)} by the law {read_of_stored.name}" if self.parts else ""
         return f"read back{stored}: {', '.join(found)}"
 
 

@@ -7,7 +7,7 @@ stored[part0](x) · y is x · y.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from ...egraph.derivation.certificate import FORWARD, Derivation, DerivationStep, binding_text
@@ -15,11 +15,12 @@ from ...egraph.derivation.derive import path_to
 from ...egraph.rewrite.match import match, rewrite
 from ...egraph.terms.term import Term
 from ...egraph.terms.traversal import substitute, subterms
-from ...rules.demotion import stored_is_value
+from ...rules.demotion import read_of_stored
+from ..plan.records import Plan
 from .canonical_terms import with_args
-from .plan_meaning import ReadPlan
+from .plan_meaning import ReadPlan, read_back
 
-OF_A_PLAN = "{} as the plan stores it: {}"
+OF_A_PLAN = "{} as the plan computes it"
 
 
 class Eraser:
@@ -34,7 +35,7 @@ class Eraser:
             if node not in done:
                 args = tuple(done[a] for a in node.args)
                 made = node if args == node.args else with_args(node, args)
-                done[node] = made if made.op != "stored" else rewrite(stored_is_value, made)
+                done[node] = made if made.op != "stored" else rewrite(read_of_stored, made)
         return done[term]
 
 
@@ -56,8 +57,20 @@ def erasing(term: Term) -> Derivation:
     current = term
     while (node := next((n for n in subterms(current) if n.op == "stored"), None)) is not None:
         after = substitute(current, {node: node.args[0]})
-        binding = binding_text(match(stored_is_value.left, node) or {})
+        binding = binding_text(match(read_of_stored.left, node) or {})
         place = path_to(current, node)
-        steps.append(DerivationStep(stored_is_value.name, FORWARD, place, binding, current, after, everywhere=True))
+        steps.append(DerivationStep(read_of_stored.name, FORWARD, place, binding, current, after, everywhere=True))
         current = after
     return Derivation(term, current, tuple(steps))
+
+
+def certificates(plan: Plan) -> Iterator[dict]:
+    """For each result with stored parts, the chain that takes them out, as data that `python -m onepass verify` reads.
+
+    Raises NotReadBack.
+    """
+    found = read_back(plan).stored
+    for output in plan.outputs:
+        if stored_parts(found[output.name].term):
+            chain = erasing(found[output.name].term)
+            yield {"of": OF_A_PLAN.format(output.name), "derivation": chain.to_json(), "rules": []}

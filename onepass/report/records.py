@@ -15,6 +15,7 @@ from typing import Any
 
 from ..egraph.derivation.certificate import Derivation
 from ..lowering.plan.records import Plan
+from ..lowering.readback.erase_stored import certificates as of_plan
 from ..messages import Message
 from ..process_state import keep_latest, registered
 from ..wording.answers import Answer, answers
@@ -236,9 +237,11 @@ class RegionReport:
 
     @property
     def every_certificate(self) -> tuple[dict, ...]:
-        """The certificates of the results, and of the derivatives behind them."""
+        """The certificates of the results, of what the plan stores between kernels, and of the derivatives behind them.
+        """
         derived = (found for found in (self.gradients, self.tangents) if found is not None)
-        return (*self.certificates, *(c for found in derived for c in found.certificates))
+        stored = of_plan(self.data.plan) if self.data is not None else ()
+        return (*self.certificates, *stored, *(c for found in derived for c in found.certificates))
 
     @property
     def assumptions(self) -> tuple[str, ...]:

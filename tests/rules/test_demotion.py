@@ -9,7 +9,7 @@ from onepass.egraph.search.engine import saturate
 from onepass.egraph.terms.ops import cast, const, iota, load, stored, sum_over
 from onepass.egraph.terms.term import Dim, Tensor
 from onepass.rules import ADDED, ALL, DEMOTION, DIRECTED, NORMAL, PHASES
-from onepass.rules.demotion import stored_is_value
+from onepass.rules.demotion import read_of_stored
 
 J = Dim("j", 8)
 x = load(Tensor("x", "float32", (8,)), iota(J))
@@ -21,14 +21,14 @@ def test_the_law_is_proved_and_not_searched_with():
 
 
 def test_any_name_is_erased_and_nothing_else():
-    assert all(rewrite(stored_is_value, stored(value, name)) is value for name in "ab" for value in (x, const(1.0)))
-    assert rewrite(stored_is_value, x) is None and rewrite(stored_is_value, cast(x, "float16")) is None
+    assert all(rewrite(read_of_stored, stored(value, name)) is value for name in "ab" for value in (x, const(1.0)))
+    assert rewrite(read_of_stored, x) is None and rewrite(read_of_stored, cast(x, "float16")) is None
 
 
 def test_both_sides_are_one_class_of_an_e_graph():
     both = sum_over(J, stored(x, "part") + x), sum_over(J, x + x)
     found = saturate(both, {"demotion": DEMOTION})
-    assert found.roots[0] == found.roots[1] and found.fired == ("stored_is_value",)
+    assert found.roots[0] == found.roots[1] and found.fired == ("read_of_stored",)
 
 
 @pytest.mark.parametrize("other", ["another value", "a sum of it", "a narrower value"])

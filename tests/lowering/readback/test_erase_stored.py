@@ -48,7 +48,7 @@ def test_the_chain_of_steps_is_checked_and_leads_to_the_same_term():
     found = read_back(two_kernels(load(PART, iota(J), iota(I)) + load(PART, iota(I), iota(J)), (scores, PART)))
     chain = erasing(found.stored["out"].term)
     check(chain, DEMOTION)
-    assert chain.rules == ("stored_is_value",) and len(chain.steps) == 2
+    assert chain.rules == ("read_of_stored",) and len(chain.steps) == 2
     assert Canonical()(chain.goal) is erased(found, ["out"]).stored["out"].term
     check(Derivation.from_json(chain.to_json()), DEMOTION)
 
@@ -83,7 +83,7 @@ def test_a_kernel_that_reads_another_stored_tensor_is_refused():
     wrong = two_kernels(load(OTHER, iota(I), iota(J)) * 2.0, (scores, PART), (scores + 1.0, OTHER))
     asked = [Store(scores * 2.0, OUT, (I, J))]
     assert checked(right, asked).read_back == (
-        "read back, part and other by the law stored_is_value: 1 term as asked for"
+        "read back, part, other by the law read_of_stored: 1 term as asked for"
     )
     assert stored_parts(plan_term(wrong)) == ["other"]
     with pytest.raises(NotPlannable, match="computes something else"):
