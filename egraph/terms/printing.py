@@ -76,7 +76,7 @@ def _attribute_called(node: Term, parts: Sequence[Part]) -> Part:
 
 
 def _stored(node: Term, parts: Sequence[Part]) -> Part:
-    return _called(f"stored[{node.attrs[0]}]", parts), ATOM
+    return f"stored({parts[0][0]} as {node.attrs[0]})", ATOM
 
 
 def _given(node: Term, parts: Sequence[Part]) -> Part:

@@ -72,6 +72,11 @@ class StoredPart:
     values: Term | None = None
     places: tuple[tuple[Dim, Term], ...] = ()
 
+    @property
+    def reason(self) -> str:
+        """Why it is stored, and, where that is so, that it has to be."""
+        return self.why + (ALONE if self.needed else "")
+
 
 @dataclass(frozen=True)
 class Planning:
@@ -154,8 +159,7 @@ class Planning:
         if own is None:
             return self
         place = next(n for n, found in enumerate(readings) if found)
-        why = f"{part.why}{ALONE if part.needed else ''}"
-        planning, read = self.with_load(part.values or part.term, place, why, own.order)
+        planning, read = self.with_load(part.values or part.term, place, part.reason, own.order)
         read = substitute(read, {iota(dim): index for dim, index in part.places})
         if part.places:
             planning = replace(planning, parts=(*planning.parts, (part.term, read)))

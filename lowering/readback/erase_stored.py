@@ -2,7 +2,7 @@
 
 A plan term says what a plan computes and, by `stored`, which of its values kernels read from memory. Erased, it is the
 term that is held against what was asked for. `erasing` is the same as a chain of steps, for certificates. Example:
-stored[part0](x) · y is x · y.
+stored(x as part0) · y is x · y.
 """
 
 from __future__ import annotations

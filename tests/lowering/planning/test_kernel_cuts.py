@@ -54,6 +54,7 @@ def test_a_loop_inside_of_a_loop_is_stored_whatever_is_chosen():
     store = Store(total, Tensor("out", "float32", (600, 16)), (I, E))
     own = plan_stores([store])
     assert parts(own) and own.saving == ()
+    assert [note for note in own.notes if note.endswith("around it, and no kernel can compute it with the rest")]
     every_term = frozenset(node for part in parts(own) for node in subterms(part.term))
     again = plan_with(prepared([store]), choice=PlanChoice(computed=every_term | {*subterms(total)}))
     assert again.kernels == own.kernels
