@@ -421,7 +421,7 @@ class TileWriter(Tiles):
         self.scope_of(state.dims).memo["state", state] = (scale, mantissa, scaling)
 
     def _refuse(self, node: Term) -> TileValue:
-        raise NotPlannable(f"{node.op} has no text outside of its sum")
+        raise NotPlannable(f"{node.op} has no text of its own")
 
 
 # Pairs of a number and a place
