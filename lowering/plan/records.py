@@ -287,6 +287,11 @@ class Plan:
         return self.outputs[0]
 
     @property
+    def between(self) -> tuple[str, ...]:
+        """The notes, and what the plan would take without parts that are stored to save time."""
+        return (*self.notes, *filter(None, map(str, self.saving)))
+
+    @property
     def deterministic(self) -> bool:
         """Whether no kernel adds to memory in an order that is not fixed."""
         return not any(store.adds for kernel in self.kernels for store in kernel.stores)

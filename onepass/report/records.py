@@ -140,7 +140,7 @@ class DerivativeReport:
     why_not: why they are not derived but computed by the original calls; nothing else is said then. forms: the name of
     what each derivative is of, and the derivative. rules: of all chains. rows: of the table of derivatives, each with
     how often it is used. equations: what is known of saved values, and whether that is shown. deterministic: whether
-    each run gives the same bits. certificates: as data, for `python -m onepass verify`.
+    each run gives the same bits. certificates: as data, for `python -m onepass verify`. between: as in `RegionReport`.
     """
 
     kind: str
@@ -154,6 +154,7 @@ class DerivativeReport:
     deterministic: str = ""
     assumptions: tuple[str, ...] = ()
     certificates: tuple[dict, ...] = ()
+    between: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return "\n".join(derivative_lines(self))

@@ -118,6 +118,7 @@ def _report(region: Fused, found: Certified, stored: Mapping[str, Derivation]) -
         kernels=_kernel_reports(region),
         assumptions=assumed(found, {rule.name: rule for rule in ALL}),
         certificates=(derivatives_certificate(found), *chains, *of_plan(region.plan)),
+        between=region.plan.between,
     )
 
 
