@@ -164,6 +164,7 @@ class _SideReading:
             "and": z3.And,
             "or": z3.Or,
             "where": z3.If,
+            "stored": lambda a: a,
             "finite": lambda a: z3.BoolVal(True),
             "scaled": lambda a, b: (a, b),
             "scale": lambda a: a[0],

@@ -1,16 +1,18 @@
 """The laws, grouped by modules; README.md says how to write one.
 
 NORMAL rewrites terms from left to right. PHASES saturate the e-graph one after another. ADDED are the laws of NORMAL
-that treat an added -∞ as an absent element. OPTIONAL are used only if a user gives them. No law mentions attention.
+that treat an added -∞ as an absent element. OPTIONAL are used only if a user gives them. DEMOTION is not searched with:
+plans are read back by it. No law mentions attention.
 """
 
-from . import exponentials, layout, mask, matmul, quotients, reductions, scalar, softmax, streaming
+from . import demotion, exponentials, layout, mask, matmul, quotients, reductions, scalar, softmax, streaming
 
 LAYOUT = layout.NORMAL
 NORMAL = (*layout.NORMAL, *scalar.NORMAL, *mask.NORMAL, *reductions.NORMAL, *softmax.NORMAL)
 ADDED = mask.ADDED
 PHASES = {"algebra": (*matmul.ALGEBRA, *reductions.ALGEBRA, *scalar.ALGEBRA), "streaming": streaming.STREAMING}
 OPTIONAL = softmax.OPTIONAL
+DEMOTION = demotion.DEMOTION
 # A score that is shifted twice, by a maximum and by a maximum of what is left, is shifted by one.
 SHIFTED_ONCE = (reductions.difference_out_of_max, scalar.shift_out_of_maximum, scalar.shifts_cancel)
 # Three more directed sets, each used together with NORMAL. SHIFT_FREE takes the shifts out of all exponents of a term.
@@ -57,4 +59,4 @@ TURNED = (exponentials.exponential_leaves_addends,)
 # numbers from one another first.
 WEIGHTS_FIRST = (*exponentials.BEFORE_FACTORS, *scalar.LARGE_ONES_MEET)
 DIRECTED = (*SHIFT_FREE, *GATHERED, *SEPARATED, *WEIGHTS_FIRST)
-ALL = tuple(dict.fromkeys((*NORMAL, *PHASES["algebra"], *PHASES["streaming"], *OPTIONAL, *DIRECTED)))
+ALL = tuple(dict.fromkeys((*NORMAL, *PHASES["algebra"], *PHASES["streaming"], *OPTIONAL, *DIRECTED, *DEMOTION)))

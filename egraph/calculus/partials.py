@@ -91,6 +91,7 @@ _ROWS = (
     Partials("cos", lambda n, g, x: (-(g * make("sin", (x,))),)),
     Partials("abs", lambda n, g, x: (g * where(lt(ZERO, x), const(1.0), where(lt(x, ZERO), const(-1.0), ZERO)),)),
     Partials("cast", lambda n, g, x: (cast(g, x.dtype),)),
+    Partials("stored", lambda n, g, x: (g,)),
     Partials("add", lambda n, g, x, y: (g, g)),
     Partials("sub", lambda n, g, x, y: (g, -g)),
     Partials("mul", lambda n, g, x, y: (g * y, g * x)),
@@ -122,6 +123,7 @@ def partials(node: Term, g: Term) -> tuple[Term | None, ...]:
 WRITTEN = {  # what a row with variables cannot say
     "reduce": "Σ_j x: g for each element",
     "cast": "cast(x): g, cast back",
+    "stored": "stored(x): g",
 }
 
 

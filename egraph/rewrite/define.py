@@ -38,8 +38,8 @@ def rule(
     right side is code, or if `device` is given. Without a function it gives a decorator with these options.
 
     Annotations name the dims a variable is claimed for ("j", "i j", "" for none), or say "constant" for a literal,
-    "index" for an integer term, "dtype" or "monoid" for an attribute, "operator" for an operation. `when` gets the same
-    variables and returns a guard or a tuple of guards. `exact` is a name of EXACTNESS or ASSUMPTIONS.
+    "index" for an integer term, "dtype", "monoid" or "name" for an attribute, "operator" for an operation. `when` gets
+    the same variables and returns a guard or a tuple of guards. `exact` is a name of EXACTNESS or ASSUMPTIONS.
     Raises RuleError naming the rule, the variable and the line.
 
     >>> import onepass
@@ -138,6 +138,6 @@ def _annotation(parameter: inspect.Parameter) -> str:
     given = parameter.annotation
     kind = "" if given is parameter.empty else str(given).strip("\"'")
     if not all(word.isidentifier() for word in kind.split()):
-        ways = 'dims as "i j", or "constant", "index", "predicate", "dim", "dtype", "monoid", "operator"'
+        ways = 'dims as "i j", or "constant", "index", "predicate", "dim", "dtype", "monoid", "name", "operator"'
         raise TermError(f"the annotation of {parameter.name} is {kind!r}; it names {ways}")
     return kind

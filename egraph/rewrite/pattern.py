@@ -84,7 +84,7 @@ def variable(name: str, kind: str) -> Term | Dim | AttributeVariable:
     """The pattern variable for a parameter of a rule; `kind` is the annotation of the parameter."""
     if kind == "operator":
         return OperatorVariable(name)
-    if kind in ("dtype", "monoid"):
+    if kind in ("dtype", "monoid", "name"):
         return AttributeVariable(name)
     if kind == "dim":
         return Dim(name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ..rewrite.rule import Rule, refuse_bad
+from ..rewrite.rule import Rule, refuse_bad, variables_of
 from ..terms.ops import const, make, var
 from ..terms.term import Dim, Term, TermError
 from ..terms.traversal import all_dims, subterms
@@ -18,6 +18,7 @@ NOT_COMMUTATIVE = ("sub", "div", "pow", "floordiv", "mod", "lt", "le", "scaled",
 NEIGHBOURS = {
     "add": "sub", "sub": "add", "mul": "add", "div": "mul", "and": "or", "or": "and", "lt": "le", "le": "lt",
     "maximum": "minimum", "minimum": "maximum", "floordiv": "mod", "mod": "floordiv", "exp": "neg",
+    "stored": "neg",
 }  # fmt: skip
 OTHER_MONOID = {"sum": "max", "max": "min", "min": "max", "prod": "sum", "any": "all", "all": "any"}
 
@@ -35,7 +36,9 @@ def mutants(rule: Rule) -> Iterator[Rule]:
     """
     seen = {(rule.left, rule.right, rule.guards)}
     for what, changed in _changes(rule):
-        mutant = replace(changed, name=f"{rule.name} with {what}")
+        used = variables_of(changed.left) | variables_of(changed.right)
+        kept = tuple((name, kind) for name, kind in rule.variables if kind != "name" or name in used)
+        mutant = replace(changed, name=f"{rule.name} with {what}", variables=kept)
         key = mutant.left, mutant.right, mutant.guards
         try:
             refuse_bad(mutant)
@@ -99,7 +102,7 @@ def _changed_nodes(node: Term, dims: list[Dim], variables: list[Term]):
     if node.op == "const":
         yield f"another constant than {node}", lambda: const(_other(node.attrs[0]))
     if node.op in NEIGHBOURS:
-        yield f"{NEIGHBOURS[node.op]} for {node.op}", lambda: make(NEIGHBOURS[node.op], args, node.attrs)
+        yield f"{NEIGHBOURS[node.op]} for {node.op}", lambda: make(NEIGHBOURS[node.op], args)
     if args and node.op not in ("load", "reduce"):
         yield f"no {node.op}", lambda: args[-1]
 

@@ -45,6 +45,7 @@ LARGEST_SIZE = 40  # that is drawn because it is a constant of the rule, or near
 # Functions with edges over the real numbers; the edges of others, such as exp, come from the range of a dtype.
 JUMPS = ("floor", "floordiv", "mod", "log", "log2", "log1p")
 DTYPES = ("float32", "float64", "bfloat16", "float16", "int64", "bool")
+NAMES = ("part0", "part1")  # of tensors that are stored between kernels
 OTHER_DIM = "which the rule does not name: a law holds along every other dim, too"
 
 
@@ -273,6 +274,8 @@ class Sampler:
     def _attribute(self, name: str, kind: list[str]):
         if "monoid" in kind:
             return self.choose(list(MONOIDS))
+        if "name" in kind:
+            return self.choose(NAMES)
         return self.choose(DTYPES[:4] if self._guards("float_dtype", name) else DTYPES)
 
     def _is_literal(self, name: str, kind: list[str]) -> bool:

@@ -108,6 +108,7 @@ _ROWS = (
     Op("order", 1, "float32 to int64", order_of),
     Op("not", 1, "bool", np.logical_not),
     Op("cast", 1, "cast", None, (str,)),
+    Op("stored", 1, "same", lambda x: x, (str,)),
     Op("add", 2, "same", np.add),
     Op("sub", 2, "same", np.subtract),
     Op("mul", 2, "same", np.multiply),
@@ -307,6 +308,11 @@ def var(name: str, dtype: str = "any") -> Term:
 def cast(x: Term, dtype: str | AttributeVariable) -> Term:
     """x converted to the dtype."""
     return make("cast", (x,), (dtype,))
+
+
+def stored(x: Term, name: str | AttributeVariable) -> Term:
+    """x, where a kernel reads it from the tensor `name` that an earlier kernel stored; only plans are read so."""
+    return make("stored", (x,), (name,))
 
 
 def reduce(monoid: str | AttributeVariable, dim: Dim | str, body: Operand) -> Term:

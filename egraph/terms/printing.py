@@ -75,6 +75,10 @@ def _attribute_called(node: Term, parts: Sequence[Part]) -> Part:
     return _called(node.attrs[0], parts), ATOM
 
 
+def _stored(node: Term, parts: Sequence[Part]) -> Part:
+    return f"stored({parts[0][0]} as {node.attrs[0]})", ATOM
+
+
 def _given(node: Term, parts: Sequence[Part]) -> Part:
     return f"given({', '.join([parts[0][0], *map(str, node.attrs)])})", ATOM
 
@@ -93,6 +97,7 @@ _WRITERS: dict[str, Callable[[Term, Sequence[Part]], Part]] = {
     "load": _load,
     "reduce": _reduction,
     "neg": _negation,
+    "stored": _stored,
     "given": _given,
     "scaled": _scaled,
     **dict.fromkeys(("iota", "var", "size", "again"), _name),

@@ -82,7 +82,7 @@ def _around(size: float) -> Interval:
 
 
 _UNARY: dict[str, Callable[[Interval], Interval]] = {
-    **dict.fromkeys(("cast", "scale", "scaled"), lambda a: a),
+    **dict.fromkeys(("cast", "stored", "scale", "scaled"), lambda a: a),
     "neg": lambda a: (-a[1], -a[0]),
     "abs": lambda a: (max(0.0, a[0], -a[1]), max(map(abs, a))),
     "floor": lambda a: (a[0] - 1, a[1]),

@@ -477,7 +477,7 @@ class TileWriter(Tiles):
         self.scope_of(state.dims).memo["state", state] = (scale, mantissa, scaling)
 
     def _refuse(self, node: Term) -> TileValue:
-        raise NotPlannable(f"{node.op} has no text outside of its sum")
+        raise NotPlannable(f"{node.op} has no text of its own")
 
 
 # Pairs of a number and a place
@@ -553,4 +553,5 @@ STRUCTURAL: dict[str, Callable[[TileWriter, Term, Scope], TileValue]] = {
     "scale": lambda writer, node, home: writer._project(node),
     "mantissa": lambda writer, node, home: writer._project(node),
     "scaled": lambda writer, node, home: writer._refuse(node),
+    "stored": lambda writer, node, home: writer._refuse(node),
 }

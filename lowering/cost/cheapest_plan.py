@@ -23,7 +23,7 @@ from ..analysis.chunks import keeps_numbers
 from ..analysis.dim_roles import product_sides
 from ..analysis.nested_sums import products_of_pairs, reductions, sides_of
 from ..plan.device import H200
-from ..plan.records import Alternative, Kernel, NotPlannable, Plan, Store
+from ..plan.records import Alternative, Kernel, NotPlannable, Plan, SavedTime, Store
 from ..plan.thresholds import MAX_STORED_BYTES
 from ..planning.planner import plan_with, prepared
 from ..planning.planning_state import FIRST_GUESS, ChosenRows, PlanChoice, Planning, dims_of_results
@@ -60,7 +60,8 @@ def cheapest_plan(stores: Sequence[Store], derivation: Sequence[str] = (), refer
     except (UnknownSize, TermError, NotPlannable):
         return own
     plan = own if found is start else _with_note(replace(found.plan, derivation=own.derivation), start, found)
-    return replace(plan, alternatives=tuple(search.others(found)))
+    saving = (replace(one, share=search.share_without(found, one, start)) for one in found.plan.saving)
+    return replace(plan, saving=tuple(saving), alternatives=tuple(search.others(found)))
 
 
 @dataclass(frozen=True)
@@ -167,8 +168,15 @@ class _Search:
 
     def computations(self, found: _Found) -> Iterator[PlanChoice]:
         """Each set of terms that a cut stores to save time, computed with the rest instead."""
-        for terms in found.plan.saving if self._could_change(found) else ():
-            yield replace(found.choice, computed=found.choice.computed | {*terms})
+        for one in found.plan.saving if self._could_change(found) else ():
+            if not one.by_cost:
+                yield replace(found.choice, computed=found.choice.computed | {*one.terms})
+
+    def share_without(self, taken: _Found, saved: SavedTime, start: _Found) -> float | None:
+        """The time of the plan without these parts, in times of the one taken; None if it was not tried."""
+        again = PlanChoice(taken.choice.stored, taken.choice.computed | {*saved.terms}, taken.choice.rows)
+        wanted = replace(taken.choice, stored=()) if saved.by_cost else again
+        return next((one.share_of(taken) for one in (start, *self.tried) if one.choice == wanted), None)
 
     def rows(self, found: _Found) -> Iterator[PlanChoice]:
         """For each kernel, other rows with which it could take less time."""

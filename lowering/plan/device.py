@@ -195,7 +195,8 @@ def planned_for(kind: str) -> Device:
 # (multiply-add instructions, special-function instructions) for one element. An operation that is only an index, a
 # constant or a choice of representation costs nothing by itself; what is not in registers is counted as bytes.
 COSTS: dict[str, tuple[float, float]] = {
-    **dict.fromkeys(("const", "iota", "load", "var", "size", "reduce", "scaled", "scale", "mantissa"), (0, 0)),
+    **dict.fromkeys(("const", "iota", "load", "var", "size", "reduce"), (0, 0)),
+    **dict.fromkeys(("stored", "scaled", "scale", "mantissa"), (0, 0)),
     **dict.fromkeys(("add", "sub", "mul", "neg", "abs", "floor", "maximum", "minimum"), (1, 0)),
     **dict.fromkeys(("lt", "le", "eq", "where", "and", "or", "not", "finite"), (1, 0)),
     "order": (5, 0),  # NaN is found, a zero loses its sign, and the bits of negative numbers turn round

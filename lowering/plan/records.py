@@ -233,6 +233,23 @@ class Kernel:
 
 
 @dataclass(frozen=True)
+class SavedTime:
+    """Parts that are stored together to save time only: their terms, and the names of what is stored. by_cost: cost
+    chose them; else a cut did. share: the estimated time of the plan without them, in times of that with them; None
+    where nobody has tried that.
+    """
+
+    terms: tuple[Term, ...]
+    names: tuple[str, ...]
+    by_cost: bool = False
+    share: float | None = None
+
+    def __str__(self) -> str:
+        without = f"without {', '.join(self.names)} the plan would take"
+        return f"{without} {self.share:.3g} times as long, by the estimates" if self.share is not None else ""
+
+
+@dataclass(frozen=True)
 class Alternative:
     """A plan that was not taken: what it would store between kernels, which rows kernels would have, and its estimated
     time in times of the one taken. rows: as text, where they are not the planner's first guess. computed: what it would
@@ -253,7 +270,7 @@ class Plan:
     (lowering/planning/reshape_dims.py). plan_passes: names of the planning passes that changed something.
     shape_reasons: for each kernel, its rows and why these were chosen. read_back: how the plan was held against the
     results that were asked for (lowering/readback); empty where nobody has done it. alternatives: other plans of the
-    same results that estimates called no faster. saving: sets of terms that are stored together, to save time only.
+    same results that estimates called no faster. saving: what is stored to save time only.
 
     piece: keys of a piece of each loop, counted from key 0, in an invariant plan: the bits of a row of a result depend
     on nothing but the row and its keys. 0: executors choose tiles, configurations and parts by sizes.
@@ -268,13 +285,18 @@ class Plan:
     shape_reasons: tuple[str, ...] = field(default=(), compare=False)
     read_back: str = field(default="", compare=False)
     alternatives: tuple[Alternative, ...] = field(default=(), compare=False)
-    saving: tuple[tuple[Term, ...], ...] = field(default=(), compare=False)
+    saving: tuple[SavedTime, ...] = field(default=(), compare=False)
     piece: int = 0
 
     @property
     def output(self) -> Tensor:
         """The first result."""
         return self.outputs[0]
+
+    @property
+    def between(self) -> tuple[str, ...]:
+        """The notes, and what the plan would take without parts that are stored to save time."""
+        return (*self.notes, *filter(None, map(str, self.saving)))
 
     @property
     def deterministic(self) -> bool:

@@ -45,9 +45,10 @@ MIN_STORED_SUMS = 2**17  # from which a launch costs less than what a few tiles 
 
 def store_chosen(planning: Planning) -> Planning:
     """A pass: stores the parts that were chosen by cost; every other store reads them."""
+    after = planning
     for term in planning.choice.stored:
-        planning = planning.with_stored(StoredPart(term, "takes less time in a kernel of its own"))
-    return planning
+        after = after.with_stored(StoredPart(term, "takes less time in a kernel of its own"))
+    return after if after is planning else after.with_saving(planning.choice.stored, planning, by_cost=True)
 
 
 def store_parts(planning: Planning) -> Planning:
@@ -61,8 +62,8 @@ def store_parts(planning: Planning) -> Planning:
         for part in found:
             after = after.with_stored(part)
         if after.stores != planning.stores:
-            saved = tuple(part.term for part in found if not part.needed)
-            return replace(after, saving=(*after.saving, saved)) if saved else after
+            saved = [part.term for part in found if not part.needed]
+            return after.with_saving(saved, planning) if saved else after
     return planning
 
 

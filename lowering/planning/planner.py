@@ -83,5 +83,7 @@ def _refuse(term: Term, output: Tensor, order: tuple[Dim, ...]) -> None:
         )
     if any(t.op == "var" for t in subterms(term)):
         raise NotPlannable("the term has free variables")
+    if any(t.op == "stored" for t in subterms(term)):
+        raise NotPlannable("the term says what is stored, which the plan decides")
     if term.dtype.startswith("pair"):
         raise NotPlannable("the result is a pair of scale and mantissa; only its parts can be stored")

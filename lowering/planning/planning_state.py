@@ -12,9 +12,11 @@ from dataclasses import dataclass, field, replace
 from ...egraph.terms.ops import iota, load
 from ...egraph.terms.term import Dim, Tensor, Term
 from ...egraph.terms.traversal import rename_dims, substitute, subterms, tensors
-from ..plan.records import Kernel, Store
+from ...rules.demotion import read_of_stored
+from ..plan.records import Kernel, SavedTime, Store
 from ..plan.term_edits import renaming, replace_from_above, with_fresh_bound_dims
 
+ALONE = ", and no kernel can compute it with the rest"
 # Rows chosen by cost: for the dims that the results of a kernel have, which of them are its rows.
 ChosenRows = tuple[tuple[frozenset[Dim], Dim], ...]
 
@@ -70,6 +72,11 @@ class StoredPart:
     values: Term | None = None
     places: tuple[tuple[Dim, Term], ...] = ()
 
+    @property
+    def reason(self) -> str:
+        """Why it is stored, and, where that is so, that it has to be."""
+        return self.why + (ALONE if self.needed else "")
+
 
 @dataclass(frozen=True)
 class Planning:
@@ -81,7 +88,7 @@ class Planning:
     that a tile holds whole. names: of all tensors. parts: each term that is stored between kernels, with the load
     that replaces it. notes: sentences for the report. focus: the output's name of the store that a pass of the
     stage `cuts` works on. plan_passes: names of passes that changed something. shape_reasons: for each kernel, its rows
-    and the reason. saving: sets of terms that are stored together, to save time only. choice: what cost decided.
+    and the reason. saving: what is stored to save time only. choice: what cost decided.
     """
 
     given: tuple[Store, ...]
@@ -97,7 +104,7 @@ class Planning:
     focus: str = ""
     plan_passes: tuple[str, ...] = ()
     shape_reasons: tuple[str, ...] = ()
-    saving: tuple[tuple[Term, ...], ...] = ()
+    saving: tuple[SavedTime, ...] = ()
     choice: PlanChoice = FIRST_GUESS
 
     @classmethod
@@ -152,7 +159,7 @@ class Planning:
         if own is None:
             return self
         place = next(n for n, found in enumerate(readings) if found)
-        planning, read = self.with_load(part.values or part.term, place, part.why, own.order)
+        planning, read = self.with_load(part.values or part.term, place, part.reason, own.order)
         read = substitute(read, {iota(dim): index for dim, index in part.places})
         if part.places:
             planning = replace(planning, parts=(*planning.parts, (part.term, read)))
@@ -204,6 +211,12 @@ class Planning:
                     return rename_dims(read, names)
         return dict(parts).get(term)
 
+    def with_saving(self, terms: Iterable[Term], before: Planning, by_cost: bool = False) -> Planning:
+        """The state that says of what is stored since the one before: these terms save time, and nothing else."""
+        known = {store.output for store in before.stores}
+        names = tuple(store.output.name for store in self.stores if store.output not in known)
+        return replace(self, saving=(*self.saving, SavedTime(tuple(terms), names, by_cost)))
+
     @property
     def part_name(self) -> str:
         """A name for the next part."""
@@ -211,7 +224,7 @@ class Planning:
 
     def with_part(self, store: Store, place: int, axes: str, why: str) -> Planning:
         """The state with one more store, before the one at `place`, and a note that says why."""
-        note = f"{store.output.name}{axes} is stored between kernels: it {why}"
+        note = f"{store.output.name}{axes} is stored between kernels by the law {read_of_stored.name}: it {why}"
         return replace(
             self,
             stores=(*self.stores[:place], store, *self.stores[place:]),

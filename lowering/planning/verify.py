@@ -35,10 +35,12 @@ def stores_cover_their_dims(planning: Planning) -> Iterator[str]:
 
 
 def no_variable_is_free(planning: Planning) -> Iterator[str]:
-    """No term has a variable, as patterns of rules have."""
+    """No term has a variable, as patterns of rules have, or says what is stored, as plan terms do: kernels load it."""
     for store in planning.stores:
         if variables := sorted({str(t.attrs[0]) for t in subterms(store.term) if t.op == "var"}):
             yield f"{_name(store)} has the free variables {', '.join(variables)}"
+        if marked := sorted({str(t.attrs[0]) for t in subterms(store.term) if t.op == "stored"}):
+            yield f"{_name(store)} says that {', '.join(marked)} is stored, and does not load it"
 
 
 def no_dim_is_bound_twice(planning: Planning) -> Iterator[str]:

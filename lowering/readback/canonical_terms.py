@@ -66,6 +66,14 @@ class Canonical:
         return done[term]
 
 
+def with_args(node: Term, args: tuple[Term, ...]) -> Term:
+    """A canonical node with other arguments, which are canonical and have as many reductions; so is the result."""
+    if node.op == "reduce":
+        return make("reduce", (guarded(node.attrs[0], args[0]),), node.attrs)
+    made = make(node.op, args, node.attrs)
+    return _scale_of_scores(made) if node.op == "scale" else made
+
+
 def _canonical(node: Term) -> Term:
     if node.op == "reduce":
         return named(node)

@@ -15,9 +15,11 @@ from ...egraph.terms.ops import const, iota, load, make
 from ...egraph.terms.sizes import UnknownSize
 from ...egraph.terms.term import Dim, Tensor, Term, TermError
 from ...egraph.terms.traversal import rebuild
+from ...rules.demotion import read_of_stored
 from ..plan.records import NotPlannable, Plan, Store
 from .canonical_terms import Canonical
 from .compare_terms import demand_equal
+from .erase_stored import erased
 from .plan_meaning import Meaning, NotReadBack, placed, read_back
 
 ERRORS = (TermError, UnknownSize, ArithmeticError, LookupError, TypeError, ValueError, AttributeError)
@@ -26,15 +28,20 @@ OTHER_AXES = "a result is stored with other axes than it was asked for"
 
 @dataclass(frozen=True)
 class ReadBack:
-    """How many results are the very terms that were asked for, and how many were found equal in numbers."""
+    """How many results are the very terms that were asked for, and how many were found equal in numbers.
+
+    parts: the names of what kernels store for one another: the law stored(x) = x takes them out.
+    """
 
     same: int
     equal: int
+    parts: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         found = [f"{_many(self.same)} as asked for"] if self.same else []
         found += [f"{_many(self.equal)} equal in a finite ring at sampled indices"] if self.equal else []
-        return f"read back: {', '.join(found)}"
+        stored = f", {', '.join(self.parts)} by the law {read_of_stored.name}" if self.parts else ""
+        return f"read back{stored}: {', '.join(found)}"
 
 
 def _many(count: int) -> str:
@@ -55,8 +62,7 @@ def checked(plan: Plan, asked: Sequence[Store]) -> Plan:
 def differs(plan: Plan, original: Plan) -> str:
     """Why a plan that was made of another one does not compute its results; empty where it does."""
     try:
-        found = read_back(original).stored
-        check(plan, [Store(m.term, m.output, m.axes) for m in (found[t.name] for t in original.outputs)])
+        check(plan, [Store(m.term, m.output, m.axes) for m in _results(original)])
     except (NotReadBack, *ERRORS) as error:
         return f"it was not read back as the plan that it is made of: {error or type(error).__name__}"
     return ""
@@ -75,7 +81,7 @@ def differs_in_order(plan: Plan, original: Plan, orders: Mapping[str, Sequence[i
         return load(turned(node.attrs[0]), *(args[axis] for axis in orders[node.attrs[0].name]))
 
     try:
-        found = [read_back(original).stored[t.name] for t in original.outputs]
+        found = _results(original)
         axes = [tuple(m.axes[axis] for axis in orders.get(m.output.name, range(len(m.axes)))) for m in found]
         pairs = zip(found, axes, strict=True)
         check(plan, [Store(rebuild(m.term, change), turned(m.output), order) for m, order in pairs])
@@ -84,17 +90,26 @@ def differs_in_order(plan: Plan, original: Plan, orders: Mapping[str, Sequence[i
     return ""
 
 
+def _results(plan: Plan) -> list[Meaning]:
+    """What the results of a plan are, over its inputs alone."""
+    names = [t.name for t in plan.outputs]
+    return [*erased(read_back(plan), names).stored.values()]
+
+
 def check(plan: Plan, asked: Sequence[Store]) -> ReadBack:
     """How a plan means what was asked for. Raises NotReadBack where it does not."""
     found = read_back(plan)
     if [t.name for t in plan.outputs] != [s.output.name for s in asked]:
         raise NotReadBack("it has other results")
+    results = [t.name for t in plan.outputs if t.name in found.stored]
+    parts = tuple(name for name in found.stored if name not in results)
+    found = erased(found, results)
     canonical = Canonical()
     pairs = [_pair(store, found.stored, canonical) for store in asked]
     different = [pair for pair in (*pairs, *found.equal) if pair[0] is not pair[1]]
     demand_equal(plan, different)
     same = sum(one is other for one, other in pairs)
-    return ReadBack(same, len(pairs) - same)
+    return ReadBack(same, len(pairs) - same, parts)
 
 
 def _pair(store: Store, stored: Mapping[str, Meaning], canonical: Canonical) -> tuple[Term, Term]:

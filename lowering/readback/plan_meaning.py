@@ -1,9 +1,9 @@
-"""A plan read back as terms: what each tensor that it stores is, over its inputs alone.
+"""A plan read back as terms: what each tensor that it stores is, over its inputs and what is stored between kernels.
 
 Each accumulator is replaced by its own meaning: its monoid over its loop, with the elements that the guard drops
-absent. A load of what an earlier kernel stores is replaced by what that is, at the load's indices. Nothing is taken
-from how the plan was made. Invariant: what the reader does not know is refused. Example: an accumulator of the gauge s
-and the value v over j where p is ⊕_j ⟨where(p, s, -∞), v⟩.
+absent. A load of what an earlier kernel stores is replaced by `stored` of what that is, at the load's indices. Nothing
+is taken from how the plan was made. Invariant: what the reader does not know is refused. Example: an accumulator of the
+gauge s and the value v over j where p is ⊕_j ⟨where(p, s, -∞), v⟩.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from ...egraph.terms.ops import MONOIDS, const, eq, iota, load, make, scaled, sum_over, where
+from ...egraph.terms.ops import MONOIDS, cast, const, eq, iota, load, make, scaled, stored, sum_over, where
 from ...egraph.terms.term import Dim, Tensor, Term
 from ..plan.records import Accumulator, Kernel, Loop, Plan, Store
 from .canonical_terms import Canonical, at_indices, named
@@ -26,7 +26,10 @@ class NotReadBack(Exception):
 
 @dataclass(frozen=True)
 class Meaning:
-    """What a stored tensor is: a canonical term over the inputs, and the dims of its axes."""
+    """What a stored tensor is: a canonical term over the inputs, and the dims of its axes.
+
+    In the term, what kernels read that other kernels stored is marked as `stored`.
+    """
 
     term: Term
     axes: tuple[Dim, ...]
@@ -36,10 +39,16 @@ class Meaning:
         """The element at these indices."""
         return at_indices(self.term, dict(zip(self.axes, indices, strict=True)))
 
+    def read_at(self, indices: Iterable[Term]) -> Term:
+        """The element at these indices, as another kernel reads it: a narrower dtype of the tensor is a cast."""
+        element = self.at(indices)
+        adapts = element.dtype in (self.output.dtype, "float", "any")
+        return stored(element if adapts else cast(element, self.output.dtype), self.output.name)
+
 
 @dataclass(frozen=True)
 class ReadPlan:
-    """What a plan stores, by name, and pairs of terms that have to be equal."""
+    """What a plan stores, by name, and pairs of terms that have to be equal. erase_stored.py erases what is between."""
 
     stored: Mapping[str, Meaning]
     equal: tuple[tuple[Term, Term], ...]
@@ -93,7 +102,7 @@ class _KernelReader(Canonical):
             raise NotReadBack(f"{self.kernel.name} reads {tensor.name}, which is not among its inputs")
         found = self.stored.get(tensor.name)
         if found is not None and found.output == tensor:
-            return found.at(node.args)
+            return found.read_at(node.args)
         if found is not None or self.inputs.get(tensor.name) != tensor:
             raise NotReadBack(f"{self.kernel.name} reads {tensor.name} where it is not stored like that")
         return None

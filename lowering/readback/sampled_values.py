@@ -202,6 +202,7 @@ _NUMBERS: dict[str, Callable] = {
     "lt": ring.less,
     "le": lambda a, b: ring.less(a, b) | ring.equal(a, b),
     "eq": ring.equal,
+    "stored": lambda a: a,
     "finite": lambda a: np.ones(a.shape, bool) if a.far is None else np.isfinite(a.far),
 }
 LARGEST_POWER = 8

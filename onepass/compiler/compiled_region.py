@@ -298,7 +298,7 @@ def _report(key: str, program: Program, options: Options, found: Optimized, body
         cache=said,
         backward=BACKWARD,
         certificates=tuple(certificate(derivation, data, options.ordinary_rules) for derivation, data in written),
-        between=found.plan.notes,
+        between=found.plan.between,
         plan_passes=found.plan.plan_passes,
         shape_reasons=found.plan.shape_reasons,
         plan_check=found.plan.read_back,

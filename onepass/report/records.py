@@ -15,6 +15,7 @@ from typing import Any
 
 from ..egraph.derivation.certificate import Derivation
 from ..lowering.plan.records import Plan
+from ..lowering.readback.erase_stored import certificates as of_plan
 from ..messages import Message
 from ..process_state import keep_latest, registered
 from ..wording.answers import Answer, answers
@@ -139,7 +140,7 @@ class DerivativeReport:
     why_not: why they are not derived but computed by the original calls; nothing else is said then. forms: the name of
     what each derivative is of, and the derivative. rules: of all chains. rows: of the table of derivatives, each with
     how often it is used. equations: what is known of saved values, and whether that is shown. deterministic: whether
-    each run gives the same bits. certificates: as data, for `python -m onepass verify`.
+    each run gives the same bits. certificates: as data, for `python -m onepass verify`. between: as in `RegionReport`.
     """
 
     kind: str
@@ -153,6 +154,7 @@ class DerivativeReport:
     deterministic: str = ""
     assumptions: tuple[str, ...] = ()
     certificates: tuple[dict, ...] = ()
+    between: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return "\n".join(derivative_lines(self))
@@ -236,9 +238,11 @@ class RegionReport:
 
     @property
     def every_certificate(self) -> tuple[dict, ...]:
-        """The certificates of the results, and of the derivatives behind them."""
+        """The certificates of the results, of what the plan stores between kernels, and of the derivatives behind them.
+        """
         derived = (found for found in (self.gradients, self.tangents) if found is not None)
-        return (*self.certificates, *(c for found in derived for c in found.certificates))
+        stored = of_plan(self.data.plan) if self.data is not None else ()
+        return (*self.certificates, *stored, *(c for found in derived for c in found.certificates))
 
     @property
     def assumptions(self) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from ..egraph.derivation.certificate import Derivation
 from ..egraph.terms.printing import show_let
 from ..egraph.terms.term import Tensor
 from ..lowering.plan.records import Kernel, Plan, Store
+from ..lowering.readback.erase_stored import certificates as of_plan
 from ..report.records import DERIVED, DerivativeReport, KernelReport, SavedReport
 from ..rules import ALL
 from .plans import Training
@@ -116,7 +117,8 @@ def _report(region: Fused, found: Certified, stored: Mapping[str, Derivation]) -
         equations=tuple(equations(found)),
         kernels=_kernel_reports(region),
         assumptions=assumed(found, {rule.name: rule for rule in ALL}),
-        certificates=(derivatives_certificate(found), *chains),
+        certificates=(derivatives_certificate(found), *chains, *of_plan(region.plan)),
+        between=region.plan.between,
     )
 
 

@@ -184,6 +184,7 @@ def derivative_lines(found: DerivativeReport, device: str = "cpu", verbose: bool
         yield from _line_each("stores", [", ".join(kernel.stores)])
         products = f"{len(kernel.products)} for each tile: {'; '.join(kernel.products)}"
         yield from _line_each("products", [products if kernel.products else "none"])
+    yield from _line_each("between", found.between)
     yield from _line_each("repeats", filter(None, [found.deterministic]))
     yield from _line_each("assumes", found.assumptions)
 

@@ -14,6 +14,7 @@ from time import thread_time
 from ...egraph.rewrite.match import holds, instantiate
 from ...egraph.rewrite.rule import Rule, variables_of
 from ...egraph.sampling.compare_sides import ill_typed
+from ...egraph.sampling.samples import NAMES
 from ...egraph.terms.ops import const, load, scaled
 from ...egraph.terms.term import Dim, Tensor, Term, TermError
 from ...egraph.terms.traversal import reduces, subterms
@@ -69,6 +70,7 @@ def _bindings(rule: Rule, among: Sequence[str]) -> Iterator[dict[str, object]]:
     paired = any(r.attrs[0] == "rescaled" for r in reduces(rule.left))
     choices = {name: _values(node, node in literal, paired, among) for name, node in pattern.items()}
     choices |= {name: DTYPES for name, kind in rule.variables if kind == "dtype"}
+    choices |= {name: NAMES for name, kind in rule.variables if kind == "name"}
     for chosen in product(*choices.values()):
         yield {**dims, **dict(zip(choices, chosen))}
 

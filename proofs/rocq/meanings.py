@@ -28,6 +28,7 @@ OPERATIONS: dict[str, dict[str, str]] = {  # operation: its definition by the so
     "abs": {NUMBER: "magnitude", INTEGER: "Z.abs"},
     "floor": {NUMBER: "whole_part"},
     "finite": {NUMBER: "is_finite"},
+    "stored": {NUMBER: "kept", INTEGER: "kept", TRUTH: "kept"},
     "not": {TRUTH: "negb"},
     "add": {NUMBER: "plus", INTEGER: "Z.add"},
     "sub": {NUMBER: "minus", INTEGER: "Z.sub"},

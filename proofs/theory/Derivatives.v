@@ -384,7 +384,7 @@ Ltac value_of_slope :=
 Ltac where_defined :=
   match goal with known : is_finite _ = true |- _ =>
     cbv beta iota delta [
-      is_finite minus power_of_two binary_logarithm logarithm_after_one reciprocal_root sigmoid choice plus times divide negate exponential logarithm
+      is_finite minus power_of_two binary_logarithm logarithm_after_one reciprocal_root sigmoid choice kept plus times divide negate exponential logarithm
       root larger smaller hyperbolic_tangent sine cosine magnitude] in known;
     decisions; try discriminate known; clear known
   end.

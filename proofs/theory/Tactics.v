@@ -92,7 +92,7 @@ Ltac kinds :=
 
 Ltac meanings :=
   cbv beta iota delta [
-    minus power_of_two binary_logarithm logarithm_after_one reciprocal_root sigmoid score written choice held scale_of
+    minus power_of_two binary_logarithm logarithm_after_one reciprocal_root sigmoid score written choice kept held scale_of
     mantissa_of scaled rescaled plus times divide negate exponential logarithm root larger smaller signed is_finite
     hyperbolic_tangent sine cosine magnitude less at_most equals andb orb negb] in *.
 

@@ -157,6 +157,7 @@ Definition error_function (a : value) : value :=
   end.
 
 Definition choice {A : Type} (p : bool) (a b : A) : A := if p then a else b.
+Definition kept {A : Type} (a : A) : A := a.
 Definition is_finite (a : value) : bool := match a with Number _ => true | _ => false end.
 
 Definition larger (a b : value) : value :=

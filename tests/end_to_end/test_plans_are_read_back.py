@@ -6,13 +6,17 @@ from random import Random
 import pytest
 import torch
 
+from onepass.egraph.derivation.certificate import check as check_chain
 from onepass.egraph.terms.sizes import resolve
 from onepass.lowering.launch.axis_order import in_memory_order
 from onepass.lowering.launch.split_loops import split_kernel, split_to_run
 from onepass.lowering.plan.records import Plan
+from onepass.lowering.readback.canonical_terms import Canonical
 from onepass.lowering.readback.check_plan import check, differs_in_order
-from onepass.lowering.readback.plan_meaning import NotReadBack
+from onepass.lowering.readback.erase_stored import erased, erasing
+from onepass.lowering.readback.plan_meaning import Meaning, NotReadBack, read_back
 from onepass.lowering.tiled.executor import tiled_results
+from onepass.rules import DEMOTION
 from tests.support.plan_mutants import mutants
 from tests.support.read_plans import plans_of
 from tests.variants import every
@@ -31,7 +35,22 @@ def test_every_plan_is_read_back(name, number):
     assert found
     for asked, plan in found:
         check(plan, asked)
+        _hold_without_what_is_stored(plan)
         _hold_at_launch(plan)
+
+
+def _hold_without_what_is_stored(plan: Plan) -> None:
+    """The law erases what is stored, step by step. What is left is, node for node, the plan with nothing marked."""
+    marked = read_back(plan)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Meaning, "read_at", Meaning.at)
+        whole = read_back(plan)
+    found = erased(marked, whole.stored)
+    assert found.stored == whole.stored and found.equal == whole.equal
+    for name, meaning in marked.stored.items():
+        chain = erasing(meaning.term)
+        check_chain(chain, DEMOTION)
+        assert Canonical()(chain.goal) is whole.stored[name].term
 
 
 def _hold_at_launch(plan: Plan) -> None:

@@ -31,7 +31,7 @@ TORCH = {
     "log1p": torch.log1p, "sqrt": torch.sqrt, "rsqrt": torch.rsqrt, "tanh": torch.tanh, "sigmoid": torch.sigmoid,
     "erf": torch.erf, "sin": torch.sin, "cos": torch.cos, "abs": torch.abs, "add": torch.add, "sub": torch.sub,
     "mul": torch.mul, "div": torch.div, "pow": torch.pow, "mod": torch.remainder, "maximum": torch.maximum,
-    "minimum": torch.minimum, "where": torch.where,
+    "minimum": torch.minimum, "where": torch.where, "stored": torch.clone,
 }  # fmt: skip
 SYMPY = {
     "neg": lambda x: -x, "exp": sympy.exp, "exp2": lambda x: 2**x, "log": sympy.log,
@@ -39,7 +39,7 @@ SYMPY = {
     "rsqrt": lambda x: 1 / sympy.sqrt(x), "tanh": sympy.tanh, "sigmoid": lambda x: 1 / (1 + sympy.exp(-x)),
     "erf": sympy.erf, "sin": sympy.sin, "cos": sympy.cos, "abs": sympy.Abs, "add": lambda x, y: x + y,
     "sub": lambda x, y: x - y, "mul": lambda x, y: x * y, "div": lambda x, y: x / y, "pow": lambda x, y: x**y,
-    "maximum": sympy.Max, "minimum": sympy.Min,
+    "maximum": sympy.Max, "minimum": sympy.Min, "stored": lambda x: x,
     "where": lambda p, x, y: sympy.Piecewise((x, p > 0), (y, True)),
 }  # fmt: skip
 WITHOUT_SYMPY = {"mod": "sympy leaves the derivative of Mod unevaluated"}
@@ -166,6 +166,7 @@ def _wrong(name: str) -> list[tuple[str, int, Term]]:
     left = node + g  # all variables, of the row's type
     for number, part in enumerate(_floating(name)):
         found += [("a sign", number, -part), ("a factor", number, part * 2.0), ("g twice", number, part * g)]
+        found += [("nothing", number, part * 0.0)]
         rule = Rule(name, name, left, part, ())
         found += [(m.name, number, m.right) for m in mutants(rule) if m.left == left and m.right.dtype in FLOATS]
     return found

@@ -5,7 +5,7 @@ from itertools import combinations
 
 import pytest
 
-from onepass.egraph.terms.ops import OPS, iota, load, make, scaled
+from onepass.egraph.terms.ops import OPS, iota, load, make, scaled, stored
 from onepass.egraph.terms.term import Dim, Tensor
 from onepass.lowering.codegen.dialect import GLUON, TRITON
 from onepass.lowering.codegen.ops import FOLDS, HELPERS, SPECIAL_FORMS, TEMPLATES, Names, helpers, operation
@@ -42,9 +42,11 @@ def test_texts_of_both_languages_differ_in_the_name_of_the_module_alone(name):
     assert re.sub(NAME_OF_TRITON, "gl.", one) == other
 
 
-def test_a_weighted_value_outside_of_its_sum_is_refused_by_name():
+@pytest.mark.parametrize("node", [scaled(X, X), stored(X, "part0")], ids=lambda node: node.op)
+def test_what_no_kernel_writes_is_refused_by_name(node):
+    """A weighted value outside of its sum, and what only says that a value is stored: kernels load it."""
     kernel = Kernel("copy", (), I, "i_tile", (), (), (), ())
     writer = TileWriter(kernel, Facts(), [], Signature(Names()), TRITON)
     writer.starts[I] = "start"
-    with pytest.raises(NotPlannable, match="scaled has no text"):
-        writer.value(scaled(X, X))
+    with pytest.raises(NotPlannable, match=f"{node.op} has no text"):
+        writer.value(node)

@@ -85,6 +85,9 @@ def test_a_prefix_is_read_once_for_all_sequences():
     assert shared.rows == Dim("b", 64)  # a tile of sequences reads the shared keys together
     assert milliseconds(plan) < milliseconds(own) / 5
     assert any("takes less time in a kernel of its own" in note for note in plan.notes)
+    (saved,) = plan.saving
+    assert saved.by_cost and saved.share == pytest.approx(milliseconds(own) / milliseconds(plan))
+    assert str(saved).startswith(f"without {', '.join(saved.names)} the plan would take {saved.share:.3g} times as")
 
 
 def test_one_sequence_has_nothing_to_share():
@@ -171,10 +174,13 @@ def test_what_a_cut_stores_is_computed_again_where_that_takes_less_time(monkeypa
     monkeypatch.setattr(module, "LAUNCHES_OF_SHORT_PLANS", 0)
     kept = cheapest_plan(stores)
     assert own.saving and kept.kernels == own.kernels
-    assert any({*own.saving[0]} <= {*one.computed} and one.share > 1 for one in kept.alternatives)
+    assert any({*own.saving[0].terms} <= {*one.computed} and one.share > 1 for one in kept.alternatives)
+    assert any(one.share == saved.share > 1 for one in kept.alternatives for saved in kept.saving)
+    assert all(one.share is None and not str(one) for one in own.saving)
     monkeypatch.setattr(module._Found, "pays", lambda one, other: len(one.choice.computed) > len(other.choice.computed))
     taken = cheapest_plan(stores)
-    assert {*taken.saving} < {*own.saving} and any("what is stored chosen" in note for note in taken.notes)
+    assert {one.terms for one in taken.saving} < {one.terms for one in own.saving}
+    assert any("what is stored chosen" in note for note in taken.notes)
 
 
 def test_no_plan_is_an_error_as_ever():

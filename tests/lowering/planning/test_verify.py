@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from onepass.egraph.terms.ops import iota, load, sum_over
+from onepass.egraph.terms.ops import iota, load, stored, sum_over
 from onepass.egraph.terms.term import Dim, Tensor, Term
 from onepass.lowering.plan.records import Store
 from onepass.lowering.planning import pipeline
@@ -33,6 +33,7 @@ WRONG = [
     ("terms", state(X), "the store of out depends on j"),
     ("terms", state(GOOD, Tensor("out", "float32", (40, 40)), (I, I)), "the store of out has 2 axes for the dims i, i"),
     ("terms", state(GOOD * Term("var", attrs=("x",))), "the store of out has the free variables x"),
+    ("terms", state(stored(GOOD, "part0")), "the store of out says that part0 is stored, and does not load it"),
     (
         "terms",
         state(sum_over(I, X), order=(J, I), output=Tensor("out", "float32", (30, 40))),

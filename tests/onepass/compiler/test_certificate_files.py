@@ -27,7 +27,7 @@ from onepass.egraph.rewrite.serialization import rule_to_json, to_json
 from onepass.egraph.terms.evaluate import evaluate
 from onepass.egraph.terms.ops import const, exp, iota, le, load, sum_over
 from onepass.egraph.terms.term import Tensor
-from onepass.egraph.terms.traversal import tensors
+from onepass.egraph.terms.traversal import subterms, tensors
 from onepass.graph.trace import program_of
 from onepass.translate.translate import translate
 from tests.support.strategies import index_terms
@@ -287,6 +287,38 @@ def test_a_report_carries_its_certificate_through_the_cache_and_prints_it(tmp_pa
     text = str(again.derivation)
     assert "constant folding" in text and "everywhere:  1 / 8  =>  0.125" in text
     assert text == str(first.derivation)
+
+
+def beside(q, k, v):
+    """Two kernels: the states of the loop are stored for the one that computes the weights."""
+    weights = torch.softmax(q @ k.mT, dim=-1)
+    return weights @ v, weights
+
+
+@pytest.fixture(scope="module")
+def file_of_stored(tmp_path_factory):
+    inputs = [torch.randn(1, 2, 600, 16) for _ in range(3)]
+    return certificate_files.write(onepass.explain(beside, *inputs), tmp_path_factory.mktemp("c") / "stored.json")
+
+
+def test_what_a_plan_stores_is_taken_out_step_by_step(file_of_stored):
+    *chains, of_plan = verify(file_of_stored)
+    assert [chain.of for chain in chains] == ["", ""] and of_plan.of == "output1 as the plan computes it"
+    assert of_plan.derivation.rules == ("read_of_stored",) and len(of_plan.derivation.steps) == 2
+    assert "as part0" in str(of_plan) and not any(node.op == "stored" for node in subterms(of_plan.derivation.goal))
+
+
+@pytest.mark.parametrize("what", ["another part", "a number", "an input"])
+def test_a_step_that_takes_out_something_else_is_refused(what, file_of_stored, tmp_path):
+    """Each puts something else where a part was read."""
+    data = json.loads(file_of_stored.read_text())
+    first, second = data["regions"][-1]["derivation"]["steps"]
+    reading = to_json(load(Tensor("q", "float32", ())))
+    first[4] = {"another part": second[4], "a number": to_json(const(1.0)), "an input": reading}[what]
+    file = tmp_path / "forged.json"
+    file.write_text(json.dumps(data))
+    with pytest.raises(CertificateError, match="step 1"):
+        verify(file)
 
 
 def changed_file(file, change):

@@ -58,7 +58,10 @@ def test_gradients_in_full():
     stored = {name: kernel.loops for kernel in found.kernels for name in kernel.stores}
     assert stored["grad_k"] == stored["grad_v"] == ("i_0",) and stored["grad_q"] == ("j_0",)
     assert found.deterministic == "deterministic, unless a GPU joins two kernels" and found.assumptions
-    derivatives, log = found.certificates
+    assert found.between[0].startswith("part0[h, i_0] is stored between kernels by the law read_of_stored: it ")
+    assert f"between     {found.between[0]}" in str(found)
+    derivatives, log, *of_plan = found.certificates
+    assert [c["of"] for c in of_plan] == [f"grad_{name} as the plan computes it" for name in "qk"]
     assert derivatives["derivatives"]["mode"] == "gradients" and log["of"] == "log" and log["derivation"]["steps"]
 
 

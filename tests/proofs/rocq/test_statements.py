@@ -135,7 +135,7 @@ def test_every_shipped_law_is_stated_with_its_variables_and_guards(law):
     for statement in stated:
         binders = statement.proposition.partition(",\n")[0]
         for name, kind in law.variables:
-            assert kind == "monoid" or f"({name} :" in binders or f"(to_{name} :" in binders
+            assert kind in ("monoid", "name") or f"({name} :" in binders or f"(to_{name} :" in binders
     guards = {g.kind for g in law.guards}
     assert ("0 <" in stated[0].proposition) or "positive" not in guards
     assert ("<> 0" in stated[0].proposition) or "nonzero" not in guards or law.exact == "sizes are positive"
