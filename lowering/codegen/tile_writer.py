@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf
 
 from ...egraph.forks import cached_property
@@ -176,7 +177,7 @@ class TileWriter(Tiles):
         around = node.dims & {self.loop}  # no tile of a loop, no demand
         for dims in dict.fromkeys(around.union(c.dims) for c in conditions):
             alike = tuple(c for c in conditions if around.union(c.dims) == dims)
-            self.once(("demanded", alike), dims, lambda: self._demand(alike, dims))
+            self.once(("demanded", alike), dims, partial(self._demand, alike, dims))
 
     def _demand(self, conditions: Sequence[Term], dims: frozenset[Dim]) -> None:
         """Writes that conditions hold, where these dims have an index."""

@@ -461,7 +461,8 @@ def fits(binding: Binding) -> bool:
 
 def options_of(config: HopperConfig, text: str) -> dict:
     """What Triton is told of a text; alone on its multiprocessor, a program may have all registers."""
-    return {"num_warps": 4, **compiler_options(text)} | ({"maxnreg": config.registers[0]} if config.residents > 1 else {})
+    registers = {"maxnreg": config.registers[0]} if config.residents > 1 else {}
+    return {"num_warps": 4, **compiler_options(text), **registers}
 
 
 def fitting(binding: Binding, sizes: dict, overlays: tuple[Operand, ...] = ()) -> HopperConfig:

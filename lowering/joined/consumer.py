@@ -85,6 +85,7 @@ class JoinedConsumer:
         writer, binding = self.writer, self.binding
         start = writer.names.fresh(f"{self.loop.dim}_start")
         writer.open(self.loop.dim, start, ragged=True)
+        writer.demands = False  # the forward has read the same indices, and would have stopped
         lines = writer.inner.lines
         lines += ["slot = (done + t) & 1", "other = slot ^ 1", "mbarrier.wait(full.index(slot), (done + t) >> 1 & 1)"]
         begins = {start.vector for start in binding.starts.values()}

@@ -275,7 +275,8 @@ class JoinedPlanLauncher(GluonLauncher):
         arguments = (*arguments_of(source, values, sizes), *given, call.total)
         # Programs that wait for each other have to be on the device together, unless items are taken in their order.
         together = config.in_order and config.persistent
-        options = {"num_warps": 4, **compiler_options(source.text)} | ({"launch_cooperative_grid": True} if together else {})
+        options = {"num_warps": 4, **compiler_options(source.text)}
+        options |= {"launch_cooperative_grid": True} if together else {}
         function = load(source.text, source.function)
         return GluonLaunch(function, call.programs, windows, arguments, maps, options, source)
 

@@ -79,6 +79,7 @@ class ProductConsumer(JoinedConsumer):
         writer = self.writer
         start = writer.names.fresh(f"{self.loop.dim}_start")
         writer.open(self.loop.dim, start, ragged=True)
+        writer.demands = False  # the forward has read the same indices, and would have stopped
         lines = writer.inner.lines
         lines += ["slot = (done + t) & 1", "other = slot ^ 1", "more = t + 1 < count"]
         lines += [f"mbarrier.wait({barrier}.index(slot), (done + t) >> 1 & 1)" for barrier in ("ahead_full", "full")]

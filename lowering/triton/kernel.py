@@ -269,7 +269,7 @@ class TritonKernelWriter:
         self.tiles.inner.lines += [segment.following.format(n=counter)] if segment.following else []
         self.tiles.inner.lines += pieces.crossing(start) if pieces is not None else []
         by_data = segment.guarded and bool(loads_by_data(self.kernel, loop))
-        self.tiles.demands, self.tiles.doubtful = not by_data, by_data  # in a guard, one part may keep what another drops
+        self.tiles.demands, self.tiles.doubtful = not by_data, by_data  # a guard's parts may keep what others drop
         guard = self._guard(loop) if segment.guarded else None
         self.tiles.readable = self._kept(loop) if segment.guarded and not loop.finite_mask else None
         if by_data:

@@ -373,6 +373,7 @@ def test_a_kernel_stops_at_an_index_out_of_range():
     """In a process of its own, since a device-side assertion ends the process's use of the device, as in eager."""
     for debug, message in (("0", "CUDA error"), ("1", "an index that is read from a tensor is out of range")):
         environment = {**os.environ, "TRITON_DEBUG": debug}
-        found = subprocess.run([sys.executable, "-c", WILD], capture_output=True, text=True, timeout=300, env=environment)
+        command = [sys.executable, "-c", WILD]
+        found = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
         assert "finite True" in found.stdout, found.stderr
         assert found.returncode and message in found.stderr + found.stdout

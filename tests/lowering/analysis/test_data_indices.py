@@ -6,8 +6,8 @@ from onepass.egraph.terms.ops import const, iota, load, maximum, minimum
 from onepass.egraph.terms.printing import show
 from onepass.egraph.terms.term import Dim, Tensor
 from onepass.lowering.analysis.data_indices import (
-    blocks_of_tiles,
     all_place_conditions,
+    blocks_of_tiles,
     loads_by_data,
     place_conditions,
     reads_memory,
