@@ -28,6 +28,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import onepass.report.records as report
 from onepass import process_state
 from onepass.api.backend import onepass_backend
+from onepass.compiler.rule_admission import DIVIDED
 from onepass.errors import Refusal
 from onepass.lowering.launch.triton_compat import TARGETS
 from onepass.lowering.plan.records import NotPlannable
@@ -51,14 +52,15 @@ MARGIN = 120.0  # seconds for a program's compilation, from its own beginning
 MASKS = ("keep", "where(m", "masked_fill", "sdpa", "is_causal", "hidden", "nan_to_num", "isnan", "tril", "triu",
          "-math.inf")  # fmt: skip
 SINGLE = ("float32", ".float()", "0.9 **")  # what rounds to float32 in programs of any dtype
+NOT_FINITE = gradients.NOT_FINITE
 LOUD = ("crash", "wrong", "failed executor", "recompiled")
 
 
 @dataclass(frozen=True)
 class Outcome:
     """`kind`: fused, compiled, refused, nothing to do, eager fails too, torch.compile fails too; wrong, crash,
-    failed executor (yet right), recompiled (more often than without onepass). `rounds`: right only by what rounding
-    may do to the gradients."""
+    failed executor (yet right), recompiled (more often than without onepass); assumed: not finite, by an assumption
+    that the report names, and right in float64. `rounds`: right only by what rounding may do to the gradients."""
 
     kind: str
     reason: str = ""
@@ -95,6 +97,9 @@ def judge(program: Fuzzed, executor: str = "auto", device: str = "cpu", strict: 
         if program.later and outcome.kind not in (*LOUD, "eager fails too"):
             outcome = _call(program, mine.run, device, True)
     again = mine.graphs > 1 and outcome.kind not in (*LOUD, "eager fails too")
+    if outcome.reason == NOT_FINITE and program.dtype != "float64" and DIVIDED in _assumptions():
+        exact = judge(replace(program, dtype="float64", later={}), executor, device, strict)
+        return Outcome("assumed", DIVIDED) if exact.kind == "fused" else outcome
     if outcome.kind == "wrong" and program.inner != "eager":
         return _wrong_alone(program, device, outcome)
     if outcome.rounds and program.dtype != "float64":
@@ -212,6 +217,11 @@ def _alone(program: Fuzzed, mine: _Counted, device: str, outcome: Outcome) -> Ou
     return Outcome("recompiled", f"{mine.graphs} times, {plain.graphs} alone") if more else outcome
 
 
+def _assumptions() -> set[str]:
+    """What the reports of the last program say that its forms assume."""
+    return {assumed for one in report.reports() for assumed in one.assumptions}
+
+
 def _wrong_alone(program: Fuzzed, device: str, outcome: Outcome) -> Outcome:
     """What AOTAutograd makes of the program without onepass: where that is wrong too it is no mistake of onepass."""
     torch._dynamo.reset()
@@ -273,7 +283,7 @@ def _difference(got, eager, exact, hidden: bool, floor: float, least: float, roo
     most = 0.99 * torch.finfo(got.dtype).max  # beyond it, rounding decides whether a value is infinite
     usable = exact.isfinite() & eager.isfinite() & (exact.abs() <= most)
     if not got[usable].isfinite().all():
-        return "not finite where eager is finite"
+        return NOT_FINITE
     if not hidden and bool((got.isfinite() & exact.isnan() & eager.isnan()).any()):
         return "finite where eager is NaN"
     if not usable.any():

@@ -345,3 +345,17 @@ def test_gradients_that_are_not_numbers(got, hidden, wrong):
     answer = lambda *numbers: Answers((), (torch.tensor(numbers, dtype=torch.float64),))
     found = difference(answer(*got), answer(1.0, NAN), answer(1.0, NAN), 1e-6, hidden, lambda: [0.0])
     assert wrong in found and bool(wrong) == bool(found)
+
+
+UNSHIFTED = ("s = torch.matmul(q, k.mT)", "e = s.exp_()", "p = e.div_(e.sum(-1, keepdim=True))", "return p @ v")
+
+
+def test_what_a_report_assumes_is_no_mistake():
+    """Of 10,000 programs one: exponentials that are summed with values leave the range of float32, and are divided."""
+    shapes = {"q": (1, 2, 28, 4), "k": (1, 2, 35, 4), "v": (1, 2, 35, 8), "m": (28, 35)}
+    inputs = {name: ("bool" if name == "m" else "float", shape) for name, shape in shapes.items()}
+    program = Fuzzed(UNSHIFTED, inputs, "float32", "large", 479)
+    assert judge(program).kind == "assumed"
+    assert judge(replace(program, regime="normal")).kind == "fused"
+    shifted = ("s = torch.matmul(q, k.mT)", "return s.softmax(-1) @ v")
+    assert judge(replace(program, lines=shifted)).kind == "fused"
