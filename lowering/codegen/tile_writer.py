@@ -155,6 +155,7 @@ class TileWriter(Tiles):
 
     def _spread_over_tile(self, node: Term, dims: tuple[Dim, ...]) -> TileValue:
         """What is the same in all columns of a tile, for each of them. Example: a scale of each page."""
+        self._demand_places(node)
         return self.assign(f"{node.attrs[0].name}_tile", self.spread(self._first(node), dims), self.inner)
 
     def _loaded(self, node: Term, dims: tuple[Dim, ...], scope: Scope) -> TileValue:
@@ -186,6 +187,8 @@ class TileWriter(Tiles):
         present = [] if whole else [self.padding(d) for d in held.dims]
         columns = self.kept_columns if {*held.dims} <= {self.loop} else None
         kept = (columns or self.kept()) if self.loop in dims else None
+        if kept is not None and self.loop in kept.dims and self.loop not in self.tile_dims:
+            return  # the first column, of which a guard says nothing; who spreads it over the tile demands it
         allowed = self.conjunction(*present, kept)
         if allowed is not None:
             spread = self.union(held, allowed)

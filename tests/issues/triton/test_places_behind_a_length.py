@@ -86,6 +86,11 @@ def test_only_partial_tiles_test_it():
     assert "kc_tile" in partial and f"<= {PAGES - 1}" in partial and "mask=" in partial
 
 
-def test_a_guard_of_the_loop_alone_needs_no_test():
+def test_a_guard_of_the_loop_alone_masks_no_load_by_pages():
     plan = planned(by_index, plain(batch(1)))
-    assert f"<= {PAGES - 1}" not in emit(plan.kernels[0], plan).text
+    text = emit(plan.kernels[0], plan).text
+    loads = lambda part: [line for line in part.splitlines() if "c_tile" in line and "load" in line]
+    full, partial = map(loads, text.split("    for ")[1:])
+    assert len(full) == len(partial) == 2
+    assert all("mask=" not in line for line in full)
+    assert all(line.split("mask=")[1].count("&") == 1 for line in partial), "a column that exists, and that a row keeps"

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from onepass.errors import InputError
 from onepass.testing import Refuted, assert_equivalent
 
 
@@ -91,8 +92,9 @@ def test_an_error_of_one_function_refutes_and_of_both_is_raised():
         raise ValueError("too hostile")
 
     assert "picky raises ValueError, shifted gives a result: too hostile" in str(refutation(picky, shifted, ["i j"]))
-    with pytest.raises(ValueError, match="too hostile"):
+    with pytest.raises(InputError, match=r"both raise at arguments of shape .*ValueError: too hostile") as found:
         assert_equivalent(picky, picky, ["i j"])
+    assert isinstance(found.value.__cause__, ValueError)
 
 
 @pytest.mark.slow
