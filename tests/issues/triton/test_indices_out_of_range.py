@@ -3,7 +3,9 @@ and a kernel stops behind its loop: inside, the nearest place is read, since a l
 way. Of what a guard drops nothing is asked.
 """
 
+import re
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
@@ -13,7 +15,8 @@ from onepass.lowering.plan.kernel_config import TritonConfig
 from onepass.lowering.triton.kernel import emit
 from onepass.lowering.triton.launch import Launcher
 from onepass.lowering.triton.launch_texts import launch_texts
-from onepass.proofs.texts.check import differences
+from onepass.proofs.texts.check import Reference, differences
+from onepass.proofs.texts.mutants import mutants
 from tests.issues.fusion.test_pages_read_in_place import compiled
 from tests.lowering.planning.test_inline_producers import planned
 from tests.proofs.texts.test_check import plan_of
@@ -122,3 +125,56 @@ def test_a_sequence_without_keys_needs_no_page():
     q, (kc, vc) = torch.randn(2, 8, 1, WIDTH), torch.randn(2, PAGES, SLOTS, HEADS, WIDTH)
     found = said(by_index, (q, kc, vc, table, torch.zeros(2, dtype=torch.int64)))
     assert not any("out of range" in one for one in found)
+
+
+OF_CHECKS = ("wild", "device_assert", "maximum_", "minimum_", "le_j", "sub =")
+EQUAL = {  # of a mutant's description; what it computes instead is the same
+    r"mask dropped|one condition: .*; in: [kv]c_tile": "what is read besides is there, and meets a weight of 0",
+    r"one condition: .*~le_j_3": "a dropped entry of the table is read as 0, which is a page",
+    r"mask dropped: .*; in: table_tile": "the table has an entry there",
+}
+
+
+def launches(inputs):
+    """What runs of the kernel for these inputs."""
+    plan, tensors = plan_of(by_index, inputs)
+    texts = launch_texts(Launcher(plan, TritonConfig(16, 16, 4, 1, 1)), tensors, {})
+    ((_, checked),) = checks(texts, 2**60)
+    return checked
+
+
+def stops(checked, text):
+    """Whether a text stops at an index out of range."""
+    return any("out of range" in one for one in changed(checked, None, text))
+
+
+def changed(checked, reference, text):
+    return differences(replace(checked, calls=(replace(checked.calls[0], text=text),)), reference, 200)
+
+
+@pytest.mark.slow
+def test_wrong_checks_are_found():
+    """Each change of a line of a check, for pages from the first one to the last, in full tiles and in partial ones."""
+    every = batch(1)
+    every.table[:] = torch.arange(every.table.numel()).view(every.table.shape) % PAGES
+    short, _ = hostile(replace(every, lengths=torch.tensor([1, SLOTS, 2 * SLOTS + 1])), negative=True)
+    last = replace(every, table=torch.full_like(every.table, PAGES - 1))
+    right = [launches(plain(x)) for x in (every, last, short)]
+    places = ((1, 0), (1, 5), (0, 1), (2, 3))
+    wild = []
+    for (sequence, place), entry in product(places, WILD[:2]):
+        table = every.table.clone()
+        table[sequence, place] = entry
+        wild.append(launches(plain(replace(every, table=table))))
+    text = right[0].calls[0].text
+    references = [(one, Reference(one)) for one in right]
+    assert not any(changed(*one, text) for one in references) and all(stops(one, text) for one in wild)
+    count, missed = 0, []
+    for mutant in mutants(text):
+        if any(part in mutant.what.split("; in: ")[-1] for part in OF_CHECKS):
+            count += 1
+            found = any(changed(*one, mutant.text) for one in references)
+            if not found and all(stops(one, mutant.text) for one in wild):
+                missed.append(mutant.what)
+    assert [what for what in missed if not any(re.search(pattern, what) for pattern in EQUAL)] == []
+    assert count > 100 and len(missed) < 10
