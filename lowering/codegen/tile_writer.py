@@ -215,7 +215,8 @@ class TileWriter(Tiles):
 
     def _assertion(self, wild: str) -> list[str]:
         """Lines that stop the kernel. On NVIDIA's the message is compiled with TRITON_DEBUG=1 alone."""
-        stops = [f"stop_where({wild})"] if self.facts.machine.startswith("sm_") else []
+        on_nvidia = self.dialect is not TRITON or self.facts.machine.startswith("sm_")
+        stops = [f"stop_where({wild})"] if on_nvidia else []
         return [self.call("device_assert", f"~{atom(wild)}", f'"{OUT_OF_RANGE}"'), *stops]
 
     def _places_to_read(self, node: Term) -> tuple[tuple[Term, ...], tuple[Term, ...]]:

@@ -11,7 +11,9 @@ import pytest
 import torch
 
 from onepass.compiler.verified_kernels import checks
+from onepass.lowering.launch.triton_compat import compiler_options
 from onepass.lowering.plan.kernel_config import TritonConfig
+from onepass.lowering.plan.launch_facts import Facts
 from onepass.lowering.triton.kernel import emit
 from onepass.lowering.triton.launch import Launcher
 from onepass.lowering.triton.launch_texts import launch_texts
@@ -20,6 +22,7 @@ from onepass.proofs.texts.mutants import mutants
 from tests.issues.fusion.test_pages_read_in_place import compiled
 from tests.lowering.planning.test_inline_producers import planned
 from tests.proofs.texts.test_check import plan_of
+from tests.support.gluon_ahead_of_time import source_of
 from tests.support.pages import HEADS, PAGES, ROW, SLOTS, WIDTH, batch, by_index, by_take_along_dim, hostile, plain
 
 pytestmark = pytest.mark.usefixtures("fresh")
@@ -178,3 +181,14 @@ def test_wrong_checks_are_found():
                 missed.append(mutant.what)
     assert [what for what in missed if not any(re.search(pattern, what) for pattern in EQUAL)] == []
     assert count > 100 and len(missed) < 10
+
+
+def test_no_kernel_calls_a_function_to_stop():
+    """ptxas would make a warpgroup's matrix products wait for each other."""
+    q, k, v = torch.empty(3, 2, 4, 512, 64, dtype=torch.bfloat16)
+    index = torch.zeros(512, 512, dtype=torch.int64)
+    plan = planned(of_pairs, (q, k, v, torch.empty(ENTRIES, dtype=torch.bfloat16), index))
+    texts = [emit(plan.kernels[0], plan, replace(Facts(), machine=name)).text for name in ("sm_90", "gfx942")]
+    texts.append(source_of(plan)[2].text)
+    asserting = ["debug" in compiler_options(text) for text in texts]
+    assert ["stop_where(" in text for text in texts] == [True, False, True] and asserting == [False, True, False]
