@@ -172,9 +172,10 @@ def test_masks_are_read_at_all_sizes(name, monkeypatch):
     assert wrong != text and not count_the_same(tiles, of_tiles(wrong, *SIZES[name]))
 
 
-@pytest.mark.parametrize("name", ["forward", pytest.param("backward", marks=pytest.mark.slow)])
-def test_some_mutants_of_each_kind(name, monkeypatch):
-    launches = held(name, monkeypatch, 1)
+@pytest.mark.parametrize("name, sizes", [("forward", 1), pytest.param("backward", None, marks=pytest.mark.slow)])
+def test_some_mutants_of_each_kind(name, sizes, monkeypatch):
+    """A mutant of an index over batches, as the backward has one here, is found at a size with several."""
+    launches = held(name, monkeypatch, sizes)
     tried, waits = (of_warps(launches[0].text)[kind] for kind in (False, True))
     assert len(tried) > 400 and undecided(name, launches, tried[::106]) == []
     assert len(waits) > 200 and len(survivors(launches, waits[::164], MOST_STATES)) <= len(waits[::164]) / 3
