@@ -15,7 +15,6 @@ from math import inf
 from ...egraph.terms.positions import pair_of
 from ...egraph.terms.term import Term
 from ...egraph.terms.traversal import subterms
-from ..analysis.data_indices import loads_by_data
 from ..analysis.softmax_scaling import ExponentScaling
 from ..codegen.ops import INTEGER_LIMITS, TileValue, identity
 from ..codegen.tile_writer import doublings, factor_text, pair_text, same_number, scale_text
@@ -157,7 +156,7 @@ class Consumer:
         writer, count = self.writer, "count" if first else "count + t"
         start = writer.names.fresh(f"{self.loop.dim}_start")
         writer.open(self.loop.dim, start, ragged=first or self.listed)
-        writer.doubtful, writer.kept, writer.demands = self.loop.guard is not None, self._kept, self._demands()
+        writer.doubtful, writer.kept = self.loop.guard is not None, self._kept
         lines = writer.inner.lines
         lines += [*find, f"{start} = tile * {self.config.loop_tile}"]
         lines += [f"bits = thread_words({self.words}, tile, {self.config.loop_tile})"] if self.words else []
@@ -175,12 +174,6 @@ class Consumer:
         found = None if self.loop.guard is None else self.writer.value(self.loop.guard)
         self.writer.demands = before
         return found
-
-    def _demands(self) -> bool:
-        """Whether indices that are read from memory are demanded to be places: with a guard and an index for each pair,
-        the registers are too few for it, and what is no place is read as 0."""
-        kernel, loop = self.binding.kernel, self.loop
-        return loop.guard is None or not any(kernel.rows in load.dims for load in loads_by_data(kernel, loop))
 
     def _fetch(self, first: bool) -> None:
         """Asks for what lies along the loop before the products, whose time the loads then share.

@@ -185,10 +185,21 @@ def test_wrong_checks_are_found():
 
 def test_no_kernel_calls_a_function_to_stop():
     """ptxas would make a warpgroup's matrix products wait for each other."""
-    q, k, v = torch.empty(3, 2, 4, 512, 64, dtype=torch.bfloat16)
-    index = torch.zeros(512, 512, dtype=torch.int64)
-    plan = planned(of_pairs, (q, k, v, torch.empty(ENTRIES, dtype=torch.bfloat16), index))
+    plan = plan_of_pairs()
     texts = [emit(plan.kernels[0], plan, replace(Facts(), machine=name)).text for name in ("sm_90", "gfx942")]
-    texts.append(source_of(plan)[2].text)
     asserting = ["debug" in compiler_options(text) for text in texts]
-    assert ["stop_where(" in text for text in texts] == [True, False, True] and asserting == [False, True, False]
+    assert ["stop_where(" in text for text in texts] == [True, False] and asserting == [False, True]
+
+
+def plan_of_pairs():
+    q, k, v = torch.empty(3, 2, 4, 512, 64, dtype=torch.bfloat16)
+    table, index = torch.empty(ENTRIES, dtype=torch.bfloat16), torch.zeros(512, 512, dtype=torch.int64)
+    return planned(of_pairs, (q, k, v, table, index))
+
+
+def test_a_loop_of_gluon_reads_no_place_as_nan():
+    """To stop in that loop took 3.5 ms instead of 1.5; a load under a condition keeps registers in memory."""
+    text = source_of(plan_of_pairs())[2].text
+    loads = [line for line in text.splitlines() if "gl.load(table" in line]
+    assert len(loads) == 2 and all('float("nan")' in line and "minimum_" in line for line in loads)
+    assert "mask=" not in "".join(loads) and "stop_where(" not in text and "device_assert" not in text
