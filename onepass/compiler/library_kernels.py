@@ -20,6 +20,7 @@ from ..egraph.terms.term import AttributeVariable, Dim, Term
 from ..errors import OnepassError
 from ..lowering.plan.dtypes import HALVES
 
+ALIGNED_BYTES = 16
 ASSUMED = "no row has -∞ as its every score"  # eager gives NaN there, torch's kernels may give 0
 
 
@@ -171,8 +172,17 @@ def kernels(form: AttentionForm, device: str, dtype: str) -> tuple[LibraryKernel
     return tuple(k for k in KERNELS if k.device == device and dtype in k.dtypes)
 
 
-def prepare(form: AttentionForm, kernel: LibraryKernel, names: Sequence[str], sizes: dict[str, int]) -> Callable:
-    """What runs the form by the kernel: tensors in the order of `names` to the result. Raises Unsuitable."""
+def prepare(
+    form: AttentionForm,
+    kernel: LibraryKernel,
+    names: Sequence[str],
+    sizes: dict[str, int],
+    tensors: Sequence[torch.Tensor],
+) -> Callable:
+    """What runs the form by the kernel: tensors in the order of `names` to the result. Raises Unsuitable.
+
+    tensors: like those that it will be given, in strides and in where their memory begins.
+    """
     size = {d: resolve(d.size, sizes) for d in (*form.outer, form.row, form.length, form.inner, form.column)}
     if 0 in size.values() or size[form.inner] != size[form.column]:
         raise Unsuitable("a dim is empty, or the dims of keys and values differ")
@@ -185,6 +195,8 @@ def prepare(form: AttentionForm, kernel: LibraryKernel, names: Sequence[str], si
         for o, last in zip(operands, lasts, strict=True)
     ]
     places = [names.index(o.name) for o in operands]
+    for place, view in zip(places, views, strict=True):
+        _require_aligned_rows(view(tensors[place]), 1 if kernel.device == "cpu" else ALIGNED_BYTES)
     back = tuple((*form.outer, form.row, form.column).index(d) for d in form.order)
     shape = [size[d] for d in (*form.outer, form.row, form.column)]
 
@@ -196,6 +208,16 @@ def prepare(form: AttentionForm, kernel: LibraryKernel, names: Sequence[str], si
         return result.reshape(shape).permute(back) if turned else result
 
     return run
+
+
+def _require_aligned_rows(x: torch.Tensor, multiple: int) -> None:
+    """Raises Unsuitable for rows that are no runs in memory, or that begin at no multiple of so many bytes. Torch does
+    not look at that when its kernels are called directly: a GPU's read 16 bytes at a time, and the process loses its
+    device; a CPU's give other numbers.
+    """
+    begins = (x.data_ptr(), *(step * x.element_size() for step, size in zip(x.stride(), x.shape[:-1]) if size > 1))
+    if (x.stride(-1) != 1 and x.shape[-1] > 1) or any(begin % multiple for begin in begins):
+        raise Unsuitable(f"the rows of an operand are no runs that begin at multiples of {multiple} bytes")
 
 
 def _as_it_is(x: torch.Tensor) -> torch.Tensor:

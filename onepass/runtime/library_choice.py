@@ -21,6 +21,7 @@ import torch
 from ..compiler import library_kernels
 from ..compiler.compiled_region import Fused
 from ..compiler.traffic import least_bytes, made_bytes
+from ..process_state import registered
 from . import executors
 from .measurements import Measured
 from .region_call import RegionCall, Tensors
@@ -34,6 +35,9 @@ SHORT_RUN = 0.01  # seconds of the original calls, of which a plan may take any 
 MOST_TIMES = 4.0  # the original calls' time after which a plan's first run on a CPU is given up
 CLOCKS_AHEAD = 1_000_000  # for which a GPU waits before a measured run, so that the host's time is not in it: 0.5 ms
 BYTES_PER_SECOND = 8e12  # of a GPU whose memory is not known: none has a faster one
+
+
+LEFT_TO_INDUCTOR: list[str] = registered([], "runners")  # regions whose calls, as Inductor compiles them, won here
 
 
 def rivals(found: Fused, tensors: Tensors, call: RegionCall) -> dict[str, executors.Prepare]:
@@ -70,7 +74,7 @@ def _bytes_per_second(device: torch.device) -> float:
 
 def _library(kernel: library_kernels.LibraryKernel) -> executors.Prepare:
     def prepared(found: Fused, tensors: Tensors, call: RegionCall) -> executors.Run:
-        run = library_kernels.prepare(found.form, kernel, found.names, call.sizes)
+        run = library_kernels.prepare(found.form, kernel, found.names, call.sizes, tensors)
         return executors.laid_out(lambda given: (run(given),), call)
 
     return prepared
@@ -116,7 +120,7 @@ def fastest(
             if wrong(name, run(tensors)) is None:
                 times[name] = _seconds(run, tensors)
         except Exception as error:  # a kernel that does not take these tensors
-            if name == executors.ORIGINAL and is_of_the_program(error):
+            if is_lost(error) or (name == executors.ORIGINAL and is_of_the_program(error)):
                 raise
     name = min(times, key=times.__getitem__, default="")
     part = times[name] / max(taken, 1e-9) if name else 1.0
@@ -126,6 +130,11 @@ def fastest(
 def is_of_the_program(error: Exception) -> bool:
     """Whether the original calls failed as the program does in eager: at an index out of range, which plans clamp."""
     return isinstance(error, IndexError) or "out of bounds" in str(error)
+
+
+def is_lost(error: Exception) -> bool:
+    """Whether a kernel has failed on the GPU, after which no other one runs in this process: nothing can be tried."""
+    return isinstance(error, torch.AcceleratorError) and not isinstance(error, torch.OutOfMemoryError)
 
 
 def _seconds(run: executors.Run, tensors: Tensors) -> float:

@@ -73,8 +73,9 @@ def test_a_form_is_found_and_its_kernel_computes_it(name, dtype):
     found = made(function, *inputs)
     assert found.form is not None and found.form.lower is lower
     named = dict(zip((i.name for i in found.program.inputs), inputs, strict=True))
-    call = library_kernels.prepare(found.form, CPU_KERNEL, found.names, {})
-    result, exact = call([named[i.name] for i in found.program.inputs]), function(*(x.double() for x in inputs))
+    given = [named[i.name] for i in found.program.inputs]
+    call = library_kernels.prepare(found.form, CPU_KERNEL, found.names, {}, given)
+    result, exact = call(given), function(*(x.double() for x in inputs))
     torch.testing.assert_close(result.double(), exact, rtol=2e-2, atol=2e-2 if dtype == torch.bfloat16 else 1e-5)
 
 
@@ -84,9 +85,10 @@ def test_no_form_where_it_means_something_else(name):
 
 
 def test_unequal_lengths_under_a_triangle_do_not_suit_it():
-    found = made(causal, torch.randn(2, 4, 24, 16), torch.randn(2, 4, 30, 16), torch.randn(2, 4, 30, 16))
+    given = [torch.randn(2, 4, n, 16) for n in (24, 30, 30)]
+    found = made(causal, *given)
     with pytest.raises(library_kernels.Unsuitable):
-        library_kernels.prepare(found.form, CPU_KERNEL, found.names, {})
+        library_kernels.prepare(found.form, CPU_KERNEL, found.names, {}, given)
 
 
 def timed(seconds: float, result=None):
