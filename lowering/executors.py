@@ -443,16 +443,24 @@ def _in_order(reordered: ReorderedPlan, tensors: Inputs, sizes: Sizes):
 def _bound(launcher, reordered: ReorderedPlan, tensors: Inputs, sizes: Sizes, strides: Strides):
     """What runs the launcher of a plan in the order of memory, and notes on inputs that are copied first so that tiles
     read runs of memory."""
-    from .launch.relayout import with_copies
+    from .launch.relayout import copying
 
     names, wanted = tuple(tensors), reordered.strides(strides) or None
     given, copies = _in_order(reordered, tensors, sizes)
-    run = _turning_back(launcher.bind(names, with_copies(given, copies), sizes, wanted), reordered)
-    if not copies and not reordered.reads_maps:
-        return run, ()  # a launch that is prepared takes the address of a tensor and nothing else
-    notes = tuple(f"{names[copy.place]} is copied to be read in runs: {copy}" for copy in copies)
-    turned = lambda tensors: [reordered.turned(name, tensor) for name, tensor in zip(names, tensors, strict=True)]
-    return (lambda tensors: run(with_copies(turned(tensors), copies))), notes
+    copied = copying(given, copies)
+    run = _turning_back(launcher.bind(names, copied(given), sizes, wanted), reordered)
+    # A launch that is prepared takes the address of a tensor and nothing else: no axes are turned for it.
+    places = range(len(names)) if reordered.reads_maps else sorted(copy.place for copy in copies)
+    if not places:
+        return run, ()
+
+    def turned(tensors: Tensors) -> list[torch.Tensor]:
+        found = list(tensors)
+        for place in places:
+            found[place] = reordered.turned(names[place], found[place])
+        return run(copied(found))
+
+    return turned, tuple(f"{names[copy.place]} is copied to be read in runs: {copy}" for copy in copies)
 
 
 def _turning_back(run: Callable[[Tensors], list[torch.Tensor]], reordered: ReorderedPlan):

@@ -8,8 +8,9 @@ bias, are read number by number; the rows of a copy begin at such multiples. A c
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 
 import torch
@@ -22,6 +23,7 @@ from ..analysis.dim_roles import stepped
 from ..analysis.read_places import places_read
 from ..plan.queries import nodes as nodes_of
 from ..plan.records import Kernel, Plan
+from .triton_compat import Relaunch, interprets
 
 SECTOR_BYTES = 32  # what memory gives at a time
 ROWS_OF_A_TILE = 64
@@ -93,40 +95,67 @@ def _read_count(kernel: Kernel, node: Term, sizes: Mapping[str, int]) -> int:
 
 def with_copies(tensors: Sequence[torch.Tensor], copies: Sequence[Copy]) -> list[torch.Tensor]:
     """The tensors, with a copy in place of each that has one."""
-    tensors = list(tensors)
-    for copy in copies:
-        tensors[copy.place] = _with_contiguous_axis(tensors[copy.place], copy.axis)
-    return tensors
+    return copying(tensors, copies)(tensors)
 
 
-def _with_contiguous_axis(tensor: torch.Tensor, axis: int) -> torch.Tensor:
-    """A copy of the tensor in which the axis is contiguous."""
-    given = tensor.movedim(axis, -1)
-    across = next((k for k, step in enumerate(given.stride()[:-1]) if step == 1 and given.shape[k] <= MAX_WIDTH), None)
+def copying(tensors: Sequence[torch.Tensor], copies: Sequence[Copy]) -> Callable[[Sequence[torch.Tensor]], list]:
+    """What puts copies in place of tensors like these. What depends on no address is worked out here, once: the host's
+    time of a small call is longer than the GPU's."""
+    ready = [(copy.place, _copier(tensors[copy.place], copy.axis)) for copy in copies]
+
+    def run(given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        found = list(given)
+        for place, copied in ready:
+            found[place] = copied(found[place])
+        return found
+
+    return run
+
+
+def _copier(tensor: torch.Tensor, axis: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    """What copies tensors like this one, so that the axis is contiguous and rows along it are aligned."""
+    new = partial(torch.empty_strided, tensor.shape, _aligned_steps(tensor.shape, axis))
+    new = partial(new, dtype=tensor.dtype, device=tensor.device)
+    others = [k for k in range(tensor.dim()) if k != axis]
+    narrow = (k for k in others if tensor.stride(k) == 1 and tensor.shape[k] <= MAX_WIDTH)
+    across = next(narrow, None)
     if across is None or not tensor.is_cuda or tensor.dim() > OUTER_AXES + 2 or not tensor.numel():
-        return _aligned(given).copy_(given).movedim(-1, axis)
-    return _transposed(given, across).movedim(-1, axis)
+        return lambda given: new().copy_(given)
+    return _transposer(tensor, axis, across, new)
 
 
-def _aligned(given: torch.Tensor) -> torch.Tensor:
-    """An empty tensor of this shape whose last axis is contiguous and whose rows are aligned."""
-    *outer, last = given.shape
-    aligned = -(-last // ALIGNED_ELEMENTS) * ALIGNED_ELEMENTS
-    return torch.empty((*outer, aligned), dtype=given.dtype, device=given.device)[..., :last]
+def _aligned_steps(shape: Sequence[int], axis: int) -> list[int]:
+    """Strides with which the axis is contiguous, and the other axes have aligned rows in their order."""
+    steps, reached = [1] * len(shape), -(-shape[axis] // ALIGNED_ELEMENTS) * ALIGNED_ELEMENTS
+    for k in reversed([k for k in range(len(shape)) if k != axis]):
+        steps[k], reached = reached, reached * shape[k]
+    return steps
 
 
-def _transposed(given: torch.Tensor, across: int) -> torch.Tensor:
-    """A copy with a contiguous last axis of a tensor on a GPU whose axis `across` is contiguous."""
-    made = _aligned(given)
-    outer = [k for k in range(given.dim() - 1) if k != across]
+def _transposer(
+    tensor: torch.Tensor, axis: int, across: int, new: Callable[[], torch.Tensor]
+) -> Callable[[torch.Tensor], torch.Tensor]:
+    """What copies tensors like this one on a GPU, whose axis `across` is contiguous, into new ones."""
+    steps = _aligned_steps(tensor.shape, axis)
+    outer = [k for k in range(tensor.dim()) if k not in (axis, across)]
     around = lambda numbers, fill: [fill] * (OUTER_AXES - len(outer)) + [numbers[k] for k in outer]
-    width = triton.next_power_of_2(given.shape[across])
-    length, along = given.shape[-1], ELEMENTS_OF_A_PROGRAM // width
-    programs = -(-length // along) * prod(given.shape[k] for k in outer)
-    numbers = (*around(given.shape, 1)[1:], *around(given.stride(), 0), *around(made.stride(), 0))
-    last = (length, given.shape[across], given.stride(-1), made.stride(across))
-    _transpose[(programs,)](given, made, *numbers, *last, ALONG=along, ACROSS=width)
-    return made
+    width = triton.next_power_of_2(tensor.shape[across])
+    length, along = tensor.shape[axis], ELEMENTS_OF_A_PROGRAM // width
+    programs = -(-length // along) * prod(tensor.shape[k] for k in outer)
+    numbers = (*around(tensor.shape, 1)[1:], *around(tensor.stride(), 0), *around(steps, 0))
+    rest = (*numbers, length, tensor.shape[across], tensor.stride(axis), steps[across], along, width)
+    again: list[Relaunch] = []
+
+    def run(given: torch.Tensor) -> torch.Tensor:
+        made = new()
+        if again:
+            again[0]([], [given.data_ptr(), made.data_ptr(), *rest])
+        else:
+            kernel = _transpose[(programs,)](given, made, *rest)
+            again.extend([] if interprets(_transpose) else [Relaunch(kernel, programs)])
+        return made
+
+    return run
 
 
 @triton.jit

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import fx
@@ -22,10 +23,11 @@ from ..graph.op_kinds import changes_in_place
 from ..regions.placement import InputPairs
 from ..report.graph_breaks import with_break
 from ..report.publish import publish
-from ..report.records import Report
+from ..report.records import Report, record
 from ..runtime.region_call import falls_back, has_tangent
 from .eager_graph import without_compiler
 from .mask_data import taking, wanted, with_tensors
+from .recompile import Recompiled, may_recompile
 
 log = logging.getLogger(__name__)
 
@@ -76,13 +78,25 @@ class Backend:
     def __call__(self, gm: fx.GraphModule, example_inputs, **given):
         if given:
             raise OptionError(f"{', '.join(given)} given twice: to onepass_backend(...), and to torch.compile")
+        again = self.options.inner == "inductor" and may_recompile(example_inputs)
+        original = deepcopy(gm.graph) if again else None
+        run, report = self._compiled(gm, example_inputs, partial(publish, require=self.options.required))
+        if original is None or not report.regions:
+            return run
+        anew = lambda args: self._compiled(fx.GraphModule(gm, deepcopy(original)), args, record)[0]
+        return Recompiled(run, [region.key for region in report.regions], anew)
+
+    def _compiled(
+        self, gm: fx.GraphModule, example_inputs: Sequence, tell: Callable[[Report], None]
+    ) -> tuple[Callable, Report]:
+        """The graph with its regions fused, as it is to run, and its report. `tell` gets that before anything runs."""
         inputs = [n.name for n in gm.graph.nodes if n.op == "placeholder"]
         written = deepcopy(gm.graph) if any(map(changes_in_place, gm.graph.nodes)) else None
         separate: InputPairs = set()
         report = rewrite_module(gm, self.options, separate_inputs=separate)
         if self.kept is not None:
             self.kept.append(report)
-        publish(report, self.options.required)
+        tell(report)
         if self.options.inner == "eager":
             run = without_compiler(gm)
         else:
@@ -90,8 +104,8 @@ class Backend:
             run = _unless_dual(_inductor(gm, example_inputs, self.options, self.mode), carries)
         places = [(inputs.index(one.name), inputs.index(other.name)) for one, other in separate]
         if not places:
-            return run
-        return _unless_shared(run, without_compiler(fx.GraphModule(gm, written)), places)
+            return run, report
+        return _unless_shared(run, without_compiler(fx.GraphModule(gm, written)), places), report
 
 
 def _known(mode: str | None) -> str | None:

@@ -1,0 +1,63 @@
+"""A compiled graph is compiled once more where that is faster: without regions whose calls Inductor compiles better.
+
+The first call measures a region's plan beside its calls as Inductor compiles them. Where these win, they still run
+through an operation of onepass, which costs the host some 0.1 ms, and the rest of the graph is compiled apart from
+them. So the next call compiles the graph anew, as the next process does: the region is part of it, as without onepass.
+Invariant: the new code replaces the old one whole, or, where anything fails, not at all.
+Example: a softmax over 77 keys in float32 takes torch.compile's time from its third call on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Sequence
+
+import torch
+
+from ..egraph.forks import lock
+from ..runtime.library_choice import LEFT_TO_INDUCTOR
+from ..runtime.region_call import CALLING
+from ..runtime.runner import one_line
+
+log = logging.getLogger(__name__)
+_LOCK = lock()
+
+
+def may_recompile(example_inputs: Sequence[object]) -> bool:
+    """Whether a graph with such inputs may turn out faster without onepass: on a GPU, with sizes that are known."""
+    tensors = [x for x in example_inputs if isinstance(x, torch.Tensor)]
+    known = not any(isinstance(x, torch.SymInt) or _has_symbols(x) for x in example_inputs)
+    return known and any(x.is_cuda for x in tensors)
+
+
+def _has_symbols(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and any(isinstance(n, torch.SymInt) for n in (*value.shape, *value.stride()))
+
+
+class Recompiled:
+    """Runs a compiled graph, which is `compile_again(arguments)` once one of its regions is left to Inductor.
+
+    keys: of the graph's regions.
+    """
+
+    def __init__(self, run: Callable, keys: Collection[str], compile_again: Callable[[Sequence[object]], Callable]):
+        self._run, self._compile_again = run, compile_again
+        self._keys, self._known = frozenset(keys), len(LEFT_TO_INDUCTOR)
+
+    def __call__(self, *args):
+        if len(LEFT_TO_INDUCTOR) != self._known:
+            self._look_again(args)
+        return self._run(*args)
+
+    def _look_again(self, args: Sequence[object]) -> None:
+        """Compiles the graph anew if one of its regions is among those that were left to Inductor since."""
+        if CALLING.planned is not None or (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
+            return  # a plan's calls get the same in each process, and a capture waits for nothing
+        with _LOCK:
+            since, self._known = LEFT_TO_INDUCTOR[self._known :], len(LEFT_TO_INDUCTOR)
+            if self._keys.isdisjoint(since):
+                return
+            try:
+                self._run = self._compile_again(args)
+            except Exception as error:
+                log.warning("onepass: a graph was not compiled once more, its first code runs: %s", one_line(error))

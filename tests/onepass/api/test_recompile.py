@@ -1,0 +1,90 @@
+"""A graph whose region is left to Inductor is compiled once more, without that region; where that fails, it runs on."""
+
+import pytest
+import torch
+
+import onepass
+from onepass.api import backend, recompile
+from onepass.runtime import executors, library_choice, operator
+
+pytestmark = pytest.mark.usefixtures("fresh")
+
+
+def two(q, k, v):
+    """One attention of which the calls win, and one that stays fused."""
+    return torch.softmax(torch.tanh(q @ k.mT), -1) @ v, torch.softmax(q.sin() @ k.mT - 1, -1) @ v[..., :8]
+
+
+@pytest.fixture
+def on_a_gpu(monkeypatch):
+    """Graphs may be compiled once more, and the calls of eight columns win a comparison that each first call makes."""
+    monkeypatch.setattr(backend, "may_recompile", lambda inputs: True)
+    monkeypatch.setattr(library_choice, "rivals", lambda *_: {executors.COMPILED: executors.compiled})
+    monkeypatch.setattr(library_choice, "LONG_RUN", 0.0)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    narrow = lambda tensors: any(t.shape[-1] == 8 for t in tensors)
+
+    def fastest(own, others, tensors, *_):
+        return (executors.COMPILED, 0.5) if narrow(own(tensors)) else ("", 1.0)
+
+    monkeypatch.setattr(library_choice, "fastest", fastest)
+
+
+def inputs():
+    return [torch.randn(2, 2, n, 16) for n in (40, 30, 30)]
+
+
+def calls_of_onepass(call):
+    """The regions that a call runs through onepass."""
+    with operator.recorded() as seen:
+        call()
+    return len(seen)
+
+
+def test_calls_that_won_are_part_of_the_graph_from_the_next_call_on(on_a_gpu):
+    given = inputs()
+    compiled, exact = torch.compile(two, backend="onepass"), two(*(x.double() for x in given))
+    with torch.no_grad():
+        for _ in range(4):
+            for result, truth in zip(compiled(*given), exact, strict=True):
+                torch.testing.assert_close(result.double(), truth, rtol=1e-4, atol=1e-5)
+        assert calls_of_onepass(lambda: compiled(*given)) == 1
+    first, last = onepass.reports()
+    assert (first.fused, last.fused) == (2, 1)
+    assert [refused.code for refused in last.refusals] == ["OP502"]
+
+
+def test_a_graph_of_which_nothing_is_left_to_inductor_is_compiled_once(on_a_gpu, monkeypatch):
+    monkeypatch.setattr(library_choice, "fastest", lambda *_: ("", 1.0))
+    compiled, given = torch.compile(two, backend="onepass"), inputs()
+    with torch.no_grad():
+        for _ in range(3):
+            compiled(*given)
+    assert len(onepass.reports()) == 1
+
+
+def test_where_the_second_compilation_fails_the_first_code_runs(on_a_gpu, caplog):
+    def fails(args):
+        raise RuntimeError("no compiler")
+
+    run = recompile.Recompiled(lambda x: x + 1, ["a"], fails)
+    library_choice.LEFT_TO_INDUCTOR.append("b")
+    assert run(1) == 2 and not caplog.records
+    library_choice.LEFT_TO_INDUCTOR.append("a")
+    assert run(1) == 2 and "no compiler" in caplog.text
+    caplog.clear()
+    assert run(1) == 2 and not caplog.records
+
+
+@pytest.mark.parametrize("capturing", [True, False])
+def test_a_capture_compiles_nothing(capturing, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing)
+    run = recompile.Recompiled(lambda: "first", ["a"], lambda args: lambda: "second")
+    library_choice.LEFT_TO_INDUCTOR.append("a")
+    assert run() == ("first" if capturing else "second")
+
+
+def test_graphs_on_a_cpu_and_with_symbols_are_compiled_once():
+    assert not recompile.may_recompile([torch.randn(2)])
+    assert not recompile.may_recompile([])
