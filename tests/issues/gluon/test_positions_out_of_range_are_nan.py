@@ -1,5 +1,5 @@
-"""A loop of Gluon read any address for a position that is out of range, or stopped at each element in twice the time that
-it takes. Now such a number is NaN, and so is each row that it counts in. Other rows are what they were, and of what a
+"""A loop of Gluon read any address for a position that is out of range, or stopped at each element in twice the time
+without that. Now such a number is NaN, and so is each row that it counts in. Other rows are what they were, and of what a
 mask drops nothing is known.
 """
 
