@@ -1,6 +1,6 @@
 """A loop of Gluon read any address for a position that is out of range, or stopped at each element in twice the time
-without that. Now such a number is NaN, and so is each row that it counts in. Other rows are what they were, and of what a
-mask drops nothing is known.
+without that. Now such a number is NaN, and so is each row that it counts in. Other rows are what they were, and of what
+a mask drops nothing is known.
 """
 
 import numpy as np
