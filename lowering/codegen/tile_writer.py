@@ -433,6 +433,15 @@ class TileWriter(Tiles):
         """Whether the scale of these states must be the largest score to the bit."""
         return any(gauge_of(state) in self.read_again for state in states)
 
+    @cached_property
+    def gives_largest(self) -> bool:
+        """Whether a result is the largest score itself, which is NaN where a score is. Where weights are summed, too,
+        that shows anyway. What is shared out over programs has no such result.
+        """
+        parts = any(loop.part is not None for loop in self.kernel.loops)
+        ops = [{node.op for node in subterms(store.term)} for store in self.kernel.stores]
+        return not parts and any("scale" in used and "mantissa" not in used for used in ops)
+
     def weights(
         self,
         scaling: ExponentScaling,
@@ -447,12 +456,15 @@ class TileWriter(Tiles):
         """
         score = self._masked_score(scaling.raw, dim, present, not_hidden)
         rest = tuple(d for d in score.dims if d != dim)
-        largest = self.call("max", score.text, axis=score.dims.index(dim))
-        top = TileValue(scale_text(scaling, largest), rest)
+        axis, nan = score.dims.index(dim), self.gives_largest
+        fold = self.dialect.fill(FOLDS["max"].tile, score.text, axis=axis)
+        top = TileValue(scale_text(scaling, fold if nan else self.call("max", score.text, axis=axis)), rest)
         home = self.scope_of(score.dims)
         if before is not None:
             rest = self.union(before, top)
-            top = TileValue(self.call("maximum", self.align(before, rest), self.align(top, rest)), rest)
+            pair = self.align(before, rest), self.align(top, rest)
+            combined = self.dialect.fill(FOLDS["max"].combine, *pair) if nan else self.call("maximum", *pair)
+            top = TileValue(combined, rest)
         scale = self.assign("top", top, home)
         finite = self.call("where", f'{scale.text} == float("-inf")', "0.0", scale.text)
         shift = self.assign("shift", TileValue(finite, rest), home)

@@ -173,7 +173,7 @@ def rewrite_module(
 def _inductor(gm, example_inputs, options: Options, mode):
     from torch._inductor.compile_fx import compile_fx
 
-    from ..graph_passes.softmax_dims import with_other_dims
+    from ..graph_passes.reduced_dims import with_other_dims
     from ..runtime.compile_ahead import compile_ahead
 
     compile_ahead(gm)

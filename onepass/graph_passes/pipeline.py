@@ -28,9 +28,9 @@ from .float_inputs import replace_float_inputs
 from .functionalize import functionalize
 from .index_assignment import assign_behind_views
 from .move_scalars import move_scalars
+from .reduced_dims import reduce_over_last_dims, split_extrema
 from .replace import Rewriting, find, inline, replace_regions
 from .size_calls import replace_size_calls
-from .softmax_dims import reduce_over_last_dims
 from .specialize_sizes import guard_block_lengths
 
 log = logging.getLogger(__name__)
@@ -109,6 +109,12 @@ PASSES = (
         Stage.PREPARE,
         _of_graph(draw_seeds),
         "a dropout is a function of a seed that is drawn in front of it",
+    ),
+    FxPass(
+        "reduced_dims",
+        Stage.PREPARE,
+        _of_graph(split_extrema),
+        "the largest score of a head is that of its rows' largest scores",
     ),
     FxPass("find_regions", Stage.PREPARE, find, "the regions of the graph are known"),
     FxPass("replace", Stage.REPLACE, replace_regions, "each region that has a plan is one call of onepass's operation"),

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from torch import fx
 
 from ..graph.nodes import value_of_node
-from ..graph.op_kinds import changes_in_place, gives_positions
+from ..graph.op_kinds import changes_in_place, gives_positions, name_of
 from ..graph.random_calls import draws
 from ..graph.reduced_products import narrows
 from ..graph.survey import Nodes, Survey, shape
 
+EXTREMA = ("amax", "amin", "max", "min")
 MAX_NODES_BEHIND_A_DRAFT = 160  # How far, in graph order, growing looks at nodes behind the draft.
 
 
@@ -120,10 +121,14 @@ class _Scan:
 
     def _fits(self, node: fx.Node) -> bool:
         kind = self.s.kind[node]
-        if changes_in_place(node) or shape(node) is None or self.s.scope[node] or draws(node):
+        if changes_in_place(node) or self.s.scope[node] or draws(node):
+            return False
+        if shape(node) is None and not isinstance(value_of_node(node), tuple | list):  # as of a maximum and its place
             return False
         if any(gives_positions(n) for n in self.inside.intersection(node.all_input_nodes)):
             return False  # a position stays a result
+        if _is_recorded_extremum(node):
+            return False  # its derivative asks which element it is; that of the scores is known
         if kind == "reduction":
             return bool(self.wide.intersection(node.all_input_nodes)) and self._same_axis(node)
         return kind in ("pointwise", "cast", "view", "join")
@@ -143,6 +148,13 @@ class _Scan:
         wide = used & self.wide
         work_inside = [n for n in self.wide if self.s.kind[n] in ("pointwise", "reduction")] if wide else []
         return lists, len(wide), len(used), -len(work_inside)
+
+
+def _is_recorded_extremum(node: fx.Node) -> bool:
+    """Whether the node is a largest or least element that has a gradient."""
+    value = value_of_node(node)
+    value = value[0] if isinstance(value, tuple | list) and value else value
+    return name_of(node) in EXTREMA and getattr(value, "requires_grad", False)
 
 
 def _used_outside(inside: set[fx.Node]) -> set[fx.Node]:

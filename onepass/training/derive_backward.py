@@ -117,7 +117,7 @@ def _asked(program: Program, captured: Captured, needed: Sequence[bool], given: 
     """Raises NotDerived for a program that hides something from autograd."""
     taken = {tensor.name for tensor in (*captured.inputs, *(result.output for result in captured.results))}
     wanted = tuple(tensor.name for tensor, n in zip(captured.inputs, needed, strict=True) if n)
-    refuse_detached(program, wanted)
+    refuse_detached(program, wanted, [name for name, g in zip(program.outputs, given, strict=True) if g])
     cotangents = [_cotangent(r, taken) if g else None for r, g in zip(captured.results, given, strict=True)]
     return AskedDerivatives.of(captured, cotangents, tuple((name, None) for name in wanted), taken)
 
@@ -156,11 +156,17 @@ def free_name(name: str, taken: set[str]) -> str:
     return name
 
 
-def refuse_detached(program: Program, wanted: Collection[str]) -> None:
-    """Raises NotDerived for a program that hides from autograd what depends on a wanted input."""
+def refuse_detached(program: Program, wanted: Collection[str], results: Collection[str]) -> None:
+    """Raises NotDerived for a program that hides from autograd what depends on a wanted input, on the way to results.
+
+    Of a result that is detached itself, as a largest score that is only looked at, nothing is hidden.
+    """
+    needed = {*results}
+    for node in reversed(program.nodes):
+        needed.update(node.reads if node.name in needed else ())
     reached = {*wanted}
     for node in program.nodes:
-        if not reached.intersection(node.reads):
+        if node.name not in needed or not reached.intersection(node.reads):
             continue
         reached.add(node.name)
         if call_name(node) == "detach":

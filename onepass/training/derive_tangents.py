@@ -71,7 +71,7 @@ def _asked(program: Program, captured: Captured, given: Sequence[bool]) -> Asked
     """Raises NotDerived for a program that hides something from autograd."""
     taken = {tensor.name for tensor in (*captured.inputs, *(result.output for result in captured.results))}
     changed = [tensor for tensor, g in zip(captured.inputs, given, strict=True) if g]
-    refuse_detached(program, [tensor.name for tensor in changed])
+    refuse_detached(program, [tensor.name for tensor in changed], program.outputs)
     asked = tuple((t.name, replace(t, name=free_name(f"tangent_{t.name}", taken))) for t in changed)
     return AskedDerivatives.of(captured, [None] * len(captured.results), asked, taken)
 

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from onepass import GraphPass
 from onepass.api.backend import onepass_backend
-from onepass.graph_passes.softmax_dims import HOOK, OverLastDims, with_other_dims
+from onepass.graph_passes.reduced_dims import HOOK, OverLastDims, with_other_dims
 from onepass.report import records
 
 pytestmark = pytest.mark.usefixtures("fresh")

@@ -8,14 +8,14 @@ import torch
 from onepass.api import backend, graph_pass
 from onepass.api.graph_pass import GraphPass
 from onepass.compiler.options import Options
-from onepass.graph_passes import pipeline, softmax_dims
+from onepass.graph_passes import pipeline, reduced_dims
 from onepass.graph_passes.pipeline import PASSES, Stage
 from tests.support.spellings import attend
 
 ORDER = {
     Stage.PREPARE: (
         "inline_library_calls functionalize assign_behind_views detach_unrecorded float_inputs move_scalars size_calls "
-        "specialize_sizes draw_seeds find_regions"
+        "specialize_sizes draw_seeds reduced_dims find_regions"
     ),
     Stage.REPLACE: "replace called_graphs",
     Stage.FINISH: "remove_seeds attach_unrecorded",
@@ -30,6 +30,7 @@ ELSEWHERE = {  # passes whose code is not in the module of their name
     "remove_seeds": "onepass/graph/random_calls.py",
     "attach_unrecorded": "onepass/graph/grad_modes.py",
     "called_graphs": "onepass/graph_passes/pipeline.py",
+    "softmax_dims": "onepass/graph_passes/reduced_dims.py",
 }
 PARTS = {"index_assignment": "functionalize"} | dict.fromkeys(
     ("insert_call", "output_strides", "region_gradients"), "replace"
@@ -109,9 +110,9 @@ def test_the_inductor_pass_runs_the_list(monkeypatch):
 
 def test_inductors_hook_runs_the_last_pass(monkeypatch):
     calls = []
-    monkeypatch.setattr(softmax_dims, "reduce_over_last_dims", calls.append)
+    monkeypatch.setattr(reduced_dims, "reduce_over_last_dims", calls.append)
     graph = torch.fx.Graph()
-    softmax_dims.OverLastDims()(graph)
+    reduced_dims.OverLastDims()(graph)
     assert calls == [graph]
 
 

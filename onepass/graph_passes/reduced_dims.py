@@ -1,8 +1,9 @@
-"""Rewrites a softmax over another dim than the last, in ATen graphs that are left to Inductor.
+"""Rewrites reductions by their dims: extrema of scores over several dims, and a softmax over another than the last.
 
-Inductor 2.13 replaces attention by its own kernel whatever dim the softmax is over (pytorch issue 196468). Here the
-maximum and the sum of such a softmax are taken of a view in which that dim is the last. The numbers are the same, and
-none of Inductor's patterns matches. Example: softmax(x, 1) of a matrix stays, softmax(x, 0) is rewritten.
+The largest score of each head is the largest of its rows' largest scores, which the kernel of the attention knows:
+`s.amax((-2, -1))` is rewritten as `s.amax(-1, True).amax((-2, -1))`. In ATen graphs that are left to Inductor, the
+maximum and the sum of a softmax over another dim are taken of a view in which that dim is the last: Inductor 2.13
+replaces attention by its own kernel whatever dim the softmax is over (pytorch issue 196468). The numbers are the same.
 """
 
 from __future__ import annotations
@@ -14,16 +15,65 @@ import torch
 from torch import fx
 from torch._inductor import config
 from torch._inductor.custom_graph_pass import CustomGraphPass
+from torch._ops import OpOverload
 
 from ..compiler import disk_cache
 from ..egraph.rewrite.serialization import digest
 from ..graph.nodes import value_of_node
-from ..graph.op_kinds import Trait, has_trait, name_of
+from ..graph.op_kinds import Trait, has_trait, kind_of, name_of
 
 ATEN = torch.ops.aten
 TOTALS = (ATEN.amax.default, ATEN.sum.dim_IntList)  # The reductions of a softmax, as Inductor's passes see them.
+EXTREMA = {"amax": ATEN.amax.default, "max": ATEN.amax.default, "amin": ATEN.amin.default, "min": ATEN.amin.default}
+MAX_NODES_OF_SCORES = 40  # between a product and an extremum
 HOOK = "joint_custom_pre_pass"
 log = logging.getLogger(__name__)
+
+
+def split_extrema(graph: fx.Graph) -> None:
+    """Lets an extremum over several dims, or all, of what a product makes read the one over the last dim.
+
+    One whose gradient is recorded stays, as equal elements share that otherwise.
+    """
+    for node in list(graph.nodes):
+        if _is_over_several(node) and _comes_of_a_product(source := node.all_input_nodes[0]):
+            with graph.inserting_before(node):
+                target = EXTREMA[name_of(node)]
+                inner = graph.call_function(target, (source, [-1], True))
+            inner.meta = {**node.meta, "example_value": target(value_of_node(source), [-1], True)}
+            node.replace_input_with(source, inner)
+
+
+def _is_over_several(node: fx.Node) -> bool:
+    """Whether the node is an extremum without a gradient over the last dim and others, or over all."""
+    if name_of(node) not in EXTREMA or isinstance(node.target, OpOverload) or not node.all_input_nodes:
+        return False
+    source, value = (value_of_node(n) for n in (node.all_input_nodes[0], node))
+    if not (isinstance(source, torch.Tensor) and isinstance(value, torch.Tensor)) or value.requires_grad:
+        return False
+    return source.ndim > 1 and source.is_floating_point() and _has_the_last_of_several(node, source.ndim)
+
+
+def _has_the_last_of_several(node: fx.Node, rank: int) -> bool:
+    given = [*node.args[1:2], *(value for name, value in node.kwargs.items() if name == "dim")]
+    if not given or given == [()]:
+        return len(node.all_input_nodes) == 1
+    (dims,) = given
+    return isinstance(dims, tuple | list) and len(dims) > 1 and not {-1, rank - 1}.isdisjoint(dims)
+
+
+def _comes_of_a_product(node: fx.Node) -> bool:
+    """Whether the node is made of a product of matrices, element by element."""
+    stack, seen = [node], {node}
+    while stack and len(seen) <= MAX_NODES_OF_SCORES:
+        found = stack.pop()
+        if kind_of(found) == "contraction":
+            return True
+        if kind_of(found) in ("pointwise", "cast", "view"):
+            fresh = [n for n in found.all_input_nodes if n not in seen]
+            seen.update(fresh)
+            stack += fresh
+    return False
 
 
 class OverLastDims(CustomGraphPass):
