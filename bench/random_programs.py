@@ -133,7 +133,8 @@ def work(seed: int, asked: argparse.Namespace, barrier, turn, ends) -> None:
             if ends.is_set():
                 return
     except BrokenBarrierError:
-        keep({**row, "ran": f"cut off: {row['ran']}"}, asked.rows)
+        if "ratio" not in row:  # else it is kept already
+            keep({**row, "ran": f"cut off: {row['ran']}"}, asked.rows)
     except Exception as error:  # of the GPU, or of a program that cannot be made
         keep({**row, "ran": f"{said(error)}: {row['ran']}"}, asked.rows)
         barrier.abort()
