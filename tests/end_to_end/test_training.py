@@ -9,10 +9,8 @@ from tests.variants import every
 # Their regions are computed again, and the report has these words of the reason.
 RECOMPUTED = {
     "hidden rows of one key set, merged": "could overflow",
-    "hidden rows, results beside the output": "a largest element",
     "heads composed by each query": "could overflow",
     "largest difference": "a largest element",
-    "largest score beside the output": "a largest element",
     "logarithms of weights mixed": "could overflow",
     "neighbouring heads": "could overflow",
     "talking heads": "could overflow",
