@@ -375,7 +375,8 @@ def _demand_places(index: torch.Tensor, name: str, size: int, frame: Frame) -> N
         torch._assert_async(~wild.any(), OUT_OF_RANGE)
     elif wild.any():
         found = int(index.expand_as(wild)[wild][0])
-        raise IndexOutOfRange(f"{OUT_OF_RANGE}: {found} is no place of an axis of {name}, which has {size}")
+        given = f"{found - size} (or {found}, if no place is counted from the end)" if found < 0 else found
+        raise IndexOutOfRange(f"{OUT_OF_RANGE}: {given} is no place of an axis of {name}, which has {size}")
 
 
 def uniform(node: Term, args: list[torch.Tensor], frame: Frame) -> torch.Tensor:

@@ -339,10 +339,10 @@ def of_steps(config: TritonConfig, width: int) -> TritonConfig:
 def cube_config(lead: int, carried: int, width: int) -> TritonConfig:
     """For tiles of three dims: places of the leading one, elements of accumulators for each row, and of a held row.
 
-    Rows are a power of two, whatever a held row's width is.
+    Rows are a power of two, whatever a held row's width is, and the least tile where not even one row would fit.
     """
     warps = 8 if CARRIED_FLOATS * 128 < 16 * carried or (carried <= lead and lead >= 8) else 4
     loop = 32 if carried <= lead < 16 else 16
     rows = CARRIED_FLOATS * 32 * warps // carried if carried > lead else TILE_FLOATS * 32 * warps // (lead * loop)
-    rows = min(128, rows, SHARED_ELEMENTS // (lead * width))
+    rows = max(1, min(128, rows, SHARED_ELEMENTS // (lead * width)))
     return TritonConfig(max(16, 1 << (rows.bit_length() - 1)), loop, warps, 2)

@@ -15,6 +15,7 @@ from .. import messages
 from ..compiler import disk_cache
 from ..compiler.options import OptionError, Options
 from ..egraph.rewrite.serialization import digest
+from ..errors import InputError
 from ..report.graph_breaks import with_break
 from ..report.publish import publish
 from ..report.records import Refused, Report
@@ -61,6 +62,9 @@ class GraphPass(CustomGraphPass):
     def __call__(self, graph: fx.Graph) -> None:
         from ..graph_passes.pipeline import Rewriting, Stage, run_stage
 
+        if not isinstance(graph, fx.Graph):
+            slot = 'torch.compile(f, options={"pre_grad_custom_pass": onepass.GraphPass()})'
+            raise InputError(f"a pass runs on the graph of a compilation, an fx.Graph, not on {graph!r:.80}: {slot}")
         publish(with_break(self._rewrite(graph), graph.owning_module), self.options.required)
         run_stage(Stage.INDUCTOR, graph, Rewriting(self.options))
         if self.then is not None:

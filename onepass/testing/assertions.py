@@ -64,6 +64,7 @@ def assert_rule(rule: Rule | PatternRule, examples: int = 100, *, shrink: bool =
     ...     return x + x, 2.0 * x
     >>> onepass.testing.assert_rule(doubled, examples=20)
     """
+    _refuse_numbers(examples, seed)
     needs_hypothesis()
     if isinstance(rule, PatternRule) and rule.rules is not None:
         for reading in rule.rules:
@@ -109,9 +110,10 @@ def assert_equivalent(
     Raises InputError for inputs that a function does not accept or at which both raise, and ValueError if nothing could
     be compared.
 
-    inputs: a sequence with one entry for each argument: dims as text, such as "b i d" (sizes are drawn, 1 included;
-    equal letters are equal sizes), a shape, or a tensor that is used unchanged; or a Hypothesis strategy of argument
-    tuples. examples: how many arguments are drawn. Before that, up to eight times as many hostile values are tried.
+    inputs: a sequence with one entry for each argument: dims as text, such as "b i d", a shape, or a tensor that is
+    used unchanged; or a Hypothesis strategy of argument tuples. Equal letters are equal sizes, of which 1 to 4 are
+    drawn; a number in a text is that size: "i 64" for functions that differ at large sizes only. examples: how many
+    arguments are drawn. Before that, up to eight times as many hostile values are tried.
     dtype: of all floating arguments; float64 by default. seed: fixes the draws.
     finite: draws no -∞ (a masked score), ∞ or NaN. largest: draws no larger number. empty: draws sizes of 0, too.
     rtol, atol: the tolerance for rounding; by default a few roundings of the dtype. A difference is also rounding if
@@ -128,6 +130,7 @@ def assert_equivalent(
     from . import compare
 
     _refuse_inputs((f, g), inputs)
+    _refuse_numbers(examples, seed, largest=largest, rtol=rtol, atol=atol)
     dtype = torch.float64 if dtype is None else dtype
     compared = _Comparison((f, g), dtype, compare.tolerance_of(dtype, rtol, atol), sums_may_overflow, empty, seed)
     if not hasattr(inputs, "example"):
@@ -144,6 +147,19 @@ def assert_equivalent(
             _sweep_and_search(draws, compared, examples, seed)
     if not compared.count:
         raise ValueError(_never_compared(compare.names(f, g), compared.skipped))
+
+
+def _refuse_numbers(examples: Any, seed: Any, **limits: Any) -> None:
+    """Raises InputError for a count that is no whole number above 0, a seed that is none, or a negative limit."""
+    whole = lambda x: isinstance(x, int) and not isinstance(x, bool)
+    if not whole(examples) or examples < 1:
+        raise InputError(f"examples is how many arguments are drawn, a whole number above 0, not {examples!r}")
+    if not whole(seed):
+        raise InputError(f"seed is a whole number, not {seed!r}")
+    for name, limit in limits.items():
+        number = isinstance(limit, int | float) and not isinstance(limit, bool)
+        if limit is not None and not (number and limit >= 0):
+            raise InputError(f"{name} is a number that is not negative, not {limit!r}")
 
 
 def _refuse_inputs(functions: tuple[Callable, Callable], inputs: Any) -> None:

@@ -206,3 +206,9 @@ def test_a_users_rule_changes_the_kernel_through_the_pass(door):
     (region,) = regions()
     assert "log" not in region.extracted
     torch.testing.assert_close(result, roundabout(*arguments), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("given", [None, len, torch.fx.symbolic_trace(lambda x: x.sin())])
+def test_a_pass_runs_on_a_graph_alone(given):
+    with pytest.raises(onepass.errors.InputError, match="pre_grad_custom_pass"):
+        GraphPass()(given)

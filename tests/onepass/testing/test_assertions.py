@@ -347,3 +347,27 @@ def test_texts_of_shapes_that_do_not_fit_are_named(inputs):
 def test_what_is_compared_are_functions():
     with pytest.raises(InputError, match="compares two functions, and None is none"):
         assert_equivalent(attend, None, ["i d", "j d", "j d"])
+
+
+@pytest.mark.parametrize(
+    "given, said",
+    [
+        ({"examples": 0}, "a whole number above 0, not 0"),
+        ({"examples": -1}, "not -1"),
+        ({"examples": "20"}, "not '20'"),
+        ({"examples": 2.5}, "not 2.5"),
+        ({"examples": True}, "not True"),
+        ({"seed": "a"}, "seed is a whole number"),
+        ({"largest": -1}, "largest is a number that is not negative"),
+        ({"largest": float("nan")}, "largest is"),
+        ({"largest": "9"}, "largest is"),
+        ({"rtol": -1}, "rtol is"),
+        ({"atol": "no"}, "atol is"),
+    ],
+)
+def test_numbers_that_cannot_be_meant_are_refused(given, said):
+    with pytest.raises(InputError, match=said):
+        assert_equivalent(lambda x: x, lambda x: x, ["i"], **given)
+    if given.keys() <= {"examples", "seed"}:
+        with pytest.raises(InputError, match=said):
+            assert_rule(None, **given)
