@@ -127,6 +127,8 @@ class _Scan:
             return False
         if any(gives_positions(n) for n in self.inside.intersection(node.all_input_nodes)):
             return False  # a position stays a result
+        if kind == "join" and len(self.ends) > 1 and len(self.inside.intersection(node.all_input_nodes)) > 1:
+            return False  # results of several sums side by side: one kernel would compute each for the rows of all
         if _is_recorded_extremum(node):
             return False  # its derivative asks which element it is; that of the scores is known
         if kind == "reduction":

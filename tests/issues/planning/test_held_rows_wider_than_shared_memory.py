@@ -27,7 +27,9 @@ def test_a_tile_has_rows(lead, carried, width):
     assert cube_config(lead, carried, width).row_tile >= 16
 
 
-@pytest.mark.parametrize("function, length, dtype", [(by_key_mass, 777, torch.float32), (sinkhorn, 512, torch.bfloat16)])
+@pytest.mark.parametrize(
+    "function, length, dtype", [(by_key_mass, 777, torch.float32), (sinkhorn, 512, torch.bfloat16)]
+)
 def test_the_region_is_fused_and_right(function, length, dtype):
     torch.manual_seed(0)
     given = [torch.randn(1, 2, length, 64).to(dtype) for _ in range(3)]
