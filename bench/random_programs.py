@@ -42,7 +42,7 @@ WIDTHS, DTYPES = (32, 64, 128, 96), ("bfloat16", "bfloat16", "float16", "float32
 CONTESTANTS = {"onepass": onepass.onepass_backend, "torch.compile": "inductor"}
 ROUNDS, AGAIN = 3, 5
 SLOW = 0.95  # of torch.compile: less is measured again
-OF_A_ROUND = 90.0  # seconds that the slowest process may take to compile one program
+ROUND_SECONDS = 90.0  # seconds that the slowest process may take to compile one program
 FIELDS = ("seed", "number", "ratio", "again", "onepass", "torch.compile", "first", "first.torch", "ran", "source")
 
 Row = dict[str, object]
@@ -67,8 +67,8 @@ def contestant(program: Fuzzed, backend: object) -> tuple[Callable[[], object], 
 
     def step() -> object:
         results = [r for r in results_as_tuple(made(*given)) if r.requires_grad]
-        sums = [r.detach() for r in results]
-        return torch.autograd.grad(results, leaves, sums, allow_unused=True)
+        cotangents = [r.detach() for r in results]
+        return torch.autograd.grad(results, leaves, cotangents, allow_unused=True)
 
     call = step if program.wanted else lambda: made(*given)
     start = time.perf_counter()
@@ -113,23 +113,23 @@ def timed(calls: dict[str, Callable], rounds: int, wanted: bool) -> Row:
 
 def work(seed: int, asked: argparse.Namespace, barrier, turn, ends) -> None:
     """One process: a program in each round, until the time is over, or until one process has lost the GPU."""
-    alone_with_its_cache()
+    isolate_process()
     torch.zeros(1, device="cuda")
     try:
-        barrier.wait(OF_A_ROUND)
+        barrier.wait(ROUND_SECONDS)
         for number, program in enumerate(drawn(seed, asked.longest, asked.gradients)):
             row = {"seed": seed, "number": number, "ran": "does not end", "source": str(program)}
             found, calls = prepared(program)
             row |= found
-            barrier.wait(OF_A_ROUND)
+            barrier.wait(ROUND_SECONDS)
             with turn:
                 row |= timed(calls, ROUNDS, bool(program.wanted)) if calls else {}
                 keep(row, asked.rows)
                 torch.cuda.synchronize()
             calls.clear()
-            if barrier.wait(OF_A_ROUND) == 0 and time.time() > asked.until:
+            if barrier.wait(ROUND_SECONDS) == 0 and time.time() > asked.until:
                 ends.set()
-            barrier.wait(OF_A_ROUND)
+            barrier.wait(ROUND_SECONDS)
             if ends.is_set():
                 return
     except BrokenBarrierError:
@@ -140,8 +140,8 @@ def work(seed: int, asked: argparse.Namespace, barrier, turn, ends) -> None:
         barrier.abort()
 
 
-def alone_with_its_cache() -> None:
-    """What this process chooses and compiles is of no use to others."""
+def isolate_process() -> None:
+    """Gives this process a cache of its own, one thread, and no warnings."""
     os.environ["ONEPASS_CACHE"] = tempfile.mkdtemp()
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     logging.disable(logging.ERROR)
@@ -165,7 +165,7 @@ def groups(asked: argparse.Namespace) -> None:
         for process in started:
             process.start()
         for process in started:
-            process.join(asked.until + OF_A_ROUND - time.time())
+            process.join(asked.until + ROUND_SECONDS - time.time())
             process.kill()
         seed += asked.processes
 
@@ -211,7 +211,7 @@ def main() -> None:
     asked.rows.unlink(missing_ok=True)
     groups(asked)
     rows = [json.loads(line) for line in asked.rows.read_text().splitlines()]
-    alone_with_its_cache()
+    isolate_process()
     until = time.time() + asked.alone
     for number, row in sorted(enumerate(rows), key=lambda pair: pair[1].get("ratio", 9.0)):
         if row.get("ratio", 9.0) < SLOW and time.time() < until:

@@ -435,8 +435,8 @@ class TileWriter(Tiles):
 
     @cached_property
     def gives_largest(self) -> bool:
-        """Whether a result is the largest score itself, which is NaN where a score is. Where weights are summed, too,
-        that shows anyway. What is shared out over programs has no such result.
+        """Whether a result is the largest score itself, which has to be NaN where a score is. A result that also has
+        the sum of weights is NaN anyway. A loop that is shared out over programs loses the NaN (docs/limits.md).
         """
         parts = any(loop.part is not None for loop in self.kernel.loops)
         ops = [{node.op for node in subterms(store.term)} for store in self.kernel.stores]

@@ -99,8 +99,10 @@ def with_copies(tensors: Sequence[torch.Tensor], copies: Sequence[Copy]) -> list
 
 
 def copying(tensors: Sequence[torch.Tensor], copies: Sequence[Copy]) -> Callable[[Sequence[torch.Tensor]], list]:
-    """What puts copies in place of tensors like these. What depends on no address is worked out here, once: the host's
-    time of a small call is longer than the GPU's."""
+    """A function that replaces tensors like these by their copies.
+
+    All that does not depend on an address is computed here, once: a small call takes the host longer than the GPU.
+    """
     ready = [(copy.place, _copier(tensors[copy.place], copy.axis)) for copy in copies]
 
     def run(given: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -1,10 +1,9 @@
 """A compiled graph is compiled once more where that is faster: without regions whose calls Inductor compiles better.
 
 The first call measures a region's plan beside its calls as Inductor compiles them. Where these win, they still run
-through an operation of onepass, which costs the host some 0.1 ms, and the rest of the graph is compiled apart from
-them. So the next call compiles the graph anew, as the next process does: the region is part of it, as without onepass.
-Invariant: the new code replaces the old one whole, or, where anything fails, not at all.
-Example: a softmax over 77 keys in float32 takes torch.compile's time from its third call on.
+through an operation of onepass, which costs the host 50 to 160 us in each call. So the next call compiles the graph
+anew, without onepass around the region, as the next process does. Invariant: if that fails, the old code stays.
+Example: linear attention with a divisor took 430 us of the host, and 174 after the second compilation.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _LOCK = lock()
 
 
 def may_recompile(example_inputs: Sequence[object]) -> bool:
-    """Whether a graph with such inputs may turn out faster without onepass: on a GPU, with sizes that are known."""
+    """Whether calls that Inductor compiles are a rival for a graph with such inputs: on a GPU, with fixed sizes."""
     tensors = [x for x in example_inputs if isinstance(x, torch.Tensor)]
     known = not any(isinstance(x, torch.SymInt) or _has_symbols(x) for x in example_inputs)
     return known and any(x.is_cuda for x in tensors)
@@ -35,7 +34,7 @@ def _has_symbols(value: object) -> bool:
 
 
 class Recompiled:
-    """Runs a compiled graph, which is `compile_again(arguments)` once one of its regions is left to Inductor.
+    """Runs a compiled graph. Once one of its regions is left to Inductor, `compile_again(arguments)` gives what runs.
 
     keys: of the graph's regions.
     """

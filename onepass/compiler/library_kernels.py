@@ -211,13 +211,14 @@ def prepare(
 
 
 def _require_aligned_rows(x: torch.Tensor, multiple: int) -> None:
-    """Raises Unsuitable for rows that are no runs in memory, or that begin at no multiple of so many bytes. Torch does
-    not look at that when its kernels are called directly: a GPU's read 16 bytes at a time, and the process loses its
-    device; a CPU's give other numbers.
+    """Raises Unsuitable for rows that are not contiguous, or that begin at no multiple of so many bytes.
+
+    Torch does not check this when its kernels are called directly. A GPU's kernel then fails with "misaligned address",
+    and the process cannot use the GPU any more; a CPU's kernel gives wrong numbers.
     """
     begins = (x.data_ptr(), *(step * x.element_size() for step, size in zip(x.stride(), x.shape[:-1]) if size > 1))
     if (x.stride(-1) != 1 and x.shape[-1] > 1) or any(begin % multiple for begin in begins):
-        raise Unsuitable(f"the rows of an operand are no runs that begin at multiples of {multiple} bytes")
+        raise Unsuitable(f"the rows of an operand are not contiguous, or do not begin at multiples of {multiple} bytes")
 
 
 def _as_it_is(x: torch.Tensor) -> torch.Tensor:

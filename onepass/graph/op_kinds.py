@@ -212,6 +212,11 @@ def is_call_of(node: fx.Node, name: str) -> bool:
     return name_of(node) in operation_named(name).names
 
 
+def is_extremum(node: fx.Node) -> bool:
+    """Whether the node reduces by its largest or least element; torch.maximum of two tensors does not."""
+    return name_of(node) in ("amax", "amin", "max", "min") and kind_of(node) == "reduction"
+
+
 def gives_positions(node: fx.Node) -> bool:
     """Whether the node's elements say where others are: argmax(x, -1), and the second item of max(x, -1)."""
     if name_of(node) == "getitem" and node.args[1] == 1 and isinstance(node.args[0], fx.Node):

@@ -20,25 +20,24 @@ from torch._ops import OpOverload
 from ..compiler import disk_cache
 from ..egraph.rewrite.serialization import digest
 from ..graph.nodes import value_of_node
-from ..graph.op_kinds import Trait, has_trait, kind_of, name_of
+from ..graph.op_kinds import Trait, has_trait, is_extremum, kind_of, name_of
 
 ATEN = torch.ops.aten
 TOTALS = (ATEN.amax.default, ATEN.sum.dim_IntList)  # The reductions of a softmax, as Inductor's passes see them.
-EXTREMA = {"amax": ATEN.amax.default, "max": ATEN.amax.default, "amin": ATEN.amin.default, "min": ATEN.amin.default}
 MAX_NODES_OF_SCORES = 40  # between a product and an extremum
 HOOK = "joint_custom_pre_pass"
 log = logging.getLogger(__name__)
 
 
 def split_extrema(graph: fx.Graph) -> None:
-    """Lets an extremum over several dims, or all, of what a product makes read the one over the last dim.
+    """Rewrites the extremum over several dims, or all, of what a product makes: it reads that over the last dim.
 
-    One whose gradient is recorded stays, as equal elements share that otherwise.
+    One that needs a gradient stays, because equal elements would share that gradient in another way.
     """
     for node in list(graph.nodes):
         if _is_over_several(node) and _comes_of_a_product(source := node.all_input_nodes[0]):
             with graph.inserting_before(node):
-                target = EXTREMA[name_of(node)]
+                target = ATEN.amax.default if "max" in name_of(node) else ATEN.amin.default
                 inner = graph.call_function(target, (source, [-1], True))
             inner.meta = {**node.meta, "example_value": target(value_of_node(source), [-1], True)}
             node.replace_input_with(source, inner)
@@ -46,7 +45,7 @@ def split_extrema(graph: fx.Graph) -> None:
 
 def _is_over_several(node: fx.Node) -> bool:
     """Whether the node is an extremum without a gradient over the last dim and others, or over all."""
-    if name_of(node) not in EXTREMA or isinstance(node.target, OpOverload) or not node.all_input_nodes:
+    if not is_extremum(node) or isinstance(node.target, OpOverload) or not node.all_input_nodes:
         return False
     source, value = (value_of_node(n) for n in (node.all_input_nodes[0], node))
     if not (isinstance(source, torch.Tensor) and isinstance(value, torch.Tensor)) or value.requires_grad:

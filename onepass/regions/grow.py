@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from torch import fx
 
 from ..graph.nodes import value_of_node
-from ..graph.op_kinds import changes_in_place, gives_positions, name_of
+from ..graph.op_kinds import changes_in_place, gives_positions, is_extremum
 from ..graph.random_calls import draws
 from ..graph.reduced_products import narrows
 from ..graph.survey import Nodes, Survey, shape
 
-EXTREMA = ("amax", "amin", "max", "min")
 MAX_NODES_BEHIND_A_DRAFT = 160  # How far, in graph order, growing looks at nodes behind the draft.
 
 
@@ -123,7 +122,7 @@ class _Scan:
         kind = self.s.kind[node]
         if changes_in_place(node) or self.s.scope[node] or draws(node):
             return False
-        if shape(node) is None and not isinstance(value_of_node(node), tuple | list):  # as of a maximum and its place
+        if shape(node) is None and not isinstance(value_of_node(node), tuple | list):  # max(x, -1) gives two
             return False
         if any(gives_positions(n) for n in self.inside.intersection(node.all_input_nodes)):
             return False  # a position stays a result
@@ -156,7 +155,7 @@ def _is_recorded_extremum(node: fx.Node) -> bool:
     """Whether the node is a largest or least element that has a gradient."""
     value = value_of_node(node)
     value = value[0] if isinstance(value, tuple | list) and value else value
-    return name_of(node) in EXTREMA and getattr(value, "requires_grad", False)
+    return is_extremum(node) and getattr(value, "requires_grad", False)
 
 
 def _used_outside(inside: set[fx.Node]) -> set[fx.Node]:

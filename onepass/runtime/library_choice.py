@@ -133,7 +133,7 @@ def is_of_the_program(error: Exception) -> bool:
 
 
 def is_lost(error: Exception) -> bool:
-    """Whether a kernel has failed on the GPU, after which no other one runs in this process: nothing can be tried."""
+    """Whether a kernel failed so that this process cannot use the GPU any more: no other rival can be tried."""
     return isinstance(error, torch.AcceleratorError) and not isinstance(error, torch.OutOfMemoryError)
 
 

@@ -185,7 +185,7 @@ PROGRAMS = {
     messages.BEYOND_TABLE: operation("x[torch.arange(20)]"),
     messages.PROBABILITIES_AS_LABELS: operation("F.cross_entropy(x, x)"),
     messages.NOT_DERIVED: Program(
-        "def f(q, k, v):\n    scores = q @ k.mT\n    return torch.softmax(scores, -1) @ v, scores.amax(-1)",
+        "def f(q, k, v):\n    weights = torch.softmax(q @ k.mT, -1)\n    return weights @ v, weights.square().sum(-1)",
         gradients=True,
     ),
     messages.ONE_PRODUCT_IN_TRAINING: Program(

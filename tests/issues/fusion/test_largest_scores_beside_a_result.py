@@ -102,7 +102,7 @@ def of_rows_detached(q, k, v):
     "function, stored", [(of_heads, False), (of_rows_detached, False), (by_value, True), (of_all, True)]
 )
 def test_gradients_are_derived(function, stored):
-    """What has a gradient itself is made of stored scores, by torch; in float32 a largest element is one of few."""
+    """A largest score that needs a gradient is taken by torch, of scores that the kernel stores."""
     given, exact = ([t.to(d).requires_grad_() for t in inputs()] for d in (torch.float32, torch.float64))
     (region,) = onepass.explain(function, *given).regions
     assert region.backward.startswith("derived")
