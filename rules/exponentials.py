@@ -5,10 +5,12 @@ product, with one exponent. OUT_OF_SUMS takes an exponential that all addends sh
 left to right.
 """
 
-from ..egraph import constant, independent, not_constant, rule
-from ..egraph.terms.ops import const, exp, log, max_over, maximum, sum_over, where
+from math import inf
 
-ZERO = const(0.0)
+from ..egraph import constant, independent, not_constant, rule
+from ..egraph.terms.ops import const, eq, exp, log, max_over, maximum, sum_over, where
+
+ZERO, LOWEST, LARGEST = const(0.0), const(-inf), const(inf)
 FINITE = "scores are finite"
 
 
@@ -43,6 +45,37 @@ def negative_exponential_adds_to_quotient(a, b):
 def logarithm_of_quotient(a, c):
     """log(a / exp(c)) = log(a) - c"""
     return log(a / exp(c)), log(a) - c
+
+
+@rule(exact=FINITE)
+def shifts_cancel_in_exponent(a, b, c):
+    """exp((a - c) - (b - c)) = exp(a - b)"""
+    return exp((a - c) - (b - c)), exp(a - b)
+
+
+@rule(exact=FINITE)
+def shift_by_what_is_left_and_shift(a, b, c):
+    """exp(a - ((b - c) + c)) = exp(a - b)"""
+    return exp(a - ((b - c) + c)), exp(a - b)
+
+
+@rule(exact=FINITE)
+def shift_by_shift_and_what_is_left(a, b, c):
+    """exp(a - (c + (b - c))) = exp(a - b)"""
+    return exp(a - (c + (b - c))), exp(a - b)
+
+
+@rule(exact=FINITE)
+def choice_leaves_shifted_exponent(p: "predicate", a, c):
+    """exp(where(p, a, -∞) - c) = where(p, exp(a - c), 0)"""
+    return exp(where(p, a, LOWEST) - c), where(p, exp(a - c), ZERO)
+
+
+@rule(exact=FINITE)
+def infinite_shift_leaves_exponent(a, b, s: "j"):
+    """exp(a - where(max_j s ≠ -∞, where(max_j s = ∞, ∞, b), -∞)) = exp(a - b)"""
+    largest = max_over("j", s)
+    return exp(a - where(~eq(largest, LOWEST), where(eq(largest, LARGEST), LARGEST, b), LOWEST)), exp(a - b)
 
 
 @rule(exact=FINITE)
@@ -202,6 +235,11 @@ TAKEN_APART = (
     quotient_adds_to_negative_exponential,
     negative_exponential_adds_to_quotient,
     logarithm_of_quotient,
+    shifts_cancel_in_exponent,
+    shift_by_what_is_left_and_shift,
+    shift_by_shift_and_what_is_left,
+    choice_leaves_shifted_exponent,
+    infinite_shift_leaves_exponent,
 )
 TOGETHER = (
     exponential_of_nothing,
