@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ...egraph.terms.ops import iota
 from ..analysis.softmax_scaling import any_scale, fixed_scale
-from ..codegen.ops import TileValue
+from ..codegen.ops import TileValue, atom
 from ..codegen.tile_writer import decay_text
 from ..hopper.kernel_form import Binding, chunks
 from ..plan.device import H200
@@ -72,7 +72,7 @@ class StoreWriter:
         """By shared memory, once what was there before has left. A tensor map cuts off what lies outside."""
         writer, exit, width = self.writer, self.exits[store.output], min(extent, self.send)
         value = writer.spread(writer.value(store.term), writer.sort((self.rows, self.binding.wide)))
-        stored = TileValue(f"{value.text}.to({writer.type_name(store.output.dtype)})")
+        stored = TileValue(f"{atom(value.text)}.to({writer.type_name(store.output.dtype)})")
         value = writer.assign("result", stored, writer.outer)
         lines, parts = self._parted(value.text, extent // width)
         for n, part in enumerate(parts):
@@ -100,7 +100,7 @@ class StoreWriter:
         pointer = writer.address(store.output, tuple(iota(d) for d in store.order), dims)
         mask = writer.conjunction(*(writer.padding(d) for d in dims))
         guard = f", mask={writer.align(mask, dims)}" if mask else ""
-        return f"gl.store({pointer}, {value.text}.to({writer.type_name(store.output.dtype)}){guard})"
+        return f"gl.store({pointer}, {atom(value.text)}.to({writer.type_name(store.output.dtype)}){guard})"
 
     def _finished(self, state: StateNames) -> tuple[TileValue | None, list[TileValue | None]]:
         """The state's scale and its vectors, whole."""

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 
 from ...egraph.terms.ops import iota
 from ...egraph.terms.term import Dim, Term
-from ..codegen.ops import TileValue
+from ..codegen.ops import TileValue, atom
 from ..codegen.tiles import Scope
 from ..gluon.expressions import GluonWriter, matrix_in, product_key, wait_for
 from ..gluon.kernel_parts import LaunchShape
@@ -423,7 +423,7 @@ class JoinedConsumer:
         writer.wide_scope.lines = writer.outer.lines
         self._remember(wide)
         dims, kind = writer.sort(store.order), writer.type_name(store.output.dtype)
-        value = writer.spread(writer.value(store.term), dims).text
+        value = atom(writer.spread(writer.value(store.term), dims).text)
         if wide and self.config.runs:
             value = f"gl.convert_layout({value}.to({kind}), VALUE{extent}_in_runs)"
             writer.open_chunk(f"{extent}_in_runs", 0, extent)
