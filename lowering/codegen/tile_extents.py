@@ -6,7 +6,8 @@ Example: for attention with 48 values a head, the value dim is resident with an 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from math import prod
 
 from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import factors, subterms
@@ -132,6 +133,16 @@ def needs_three_dims(kernel: Kernel, roots: Sequence[Term], placed: set[Dim]) ->
     and columns. placed: dims with one place in a tile.
     """
     return any(len(dims - placed) > 2 for dims in _dims_outside_of_matrices(kernel, roots))
+
+
+def places_outside_of_matrices(kernel: Kernel, roots: Sequence[Term], chunks: Mapping[Dim, int]) -> int:
+    """The most places, for one row and column, of a tile that is folded over a chunk and is no product of matrices.
+
+    0 where each chunk is summed by a product of matrices. Raises NotPlannable for a resident dim of unknown size.
+    """
+    placed = {*kernel.grid, *kernel.tiled, *kernel.around, *(loop.dim for loop in kernel.loops)}
+    folded = (dims - placed for dims in _dims_outside_of_matrices(kernel, roots) if not dims.isdisjoint(chunks))
+    return max((prod(chunks.get(d) or power_of_two(d) for d in dims) for dims in folded), default=0)
 
 
 def _dims_outside_of_matrices(kernel: Kernel, roots: Sequence[Term]) -> Iterator[frozenset[Dim] | set[Dim]]:

@@ -155,20 +155,20 @@ class PreparedLaunches:
     seen: dict[str, torch.Tensor]
 
 
-def _unsuited(launch: Launch, values: dict, device: torch.device, allowed: float) -> str:
-    """Why a kernel is not to be launched; "" if it may be. allowed: registers of a thread in memory."""
+def _unsuited(launch: Launch, values: dict, device: torch.device, allowed: float) -> tuple[str, float]:
+    """Why a kernel is not to be launched, "" if it may be, and how many times the allowed registers are in memory."""
     try:
         compiled = launch.compiled(values)
     except Exception as error:
         if not fails_in_compiler(error):
             raise
-        return "is not compiled, as Triton's compiler fails,"
+        return "is not compiled, as Triton's compiler fails,", 0.0
     if mixes_addresses(compiled.asm.get("ptx", "")):
-        return "has two matrices in shared memory that ptxas up to CUDA 12.8 mixes up"
+        return "has two matrices in shared memory that ptxas up to CUDA 12.8 mixes up", 0.0
     if (needed := compiled.metadata.shared) > shared_memory(device):
-        return f"needs {needed} bytes of shared memory"
+        return f"needs {needed} bytes of shared memory", 0.0
     found = spilled(compiled)
-    return f"keeps {found} registers of a thread in memory" if found > allowed else ""
+    return (f"keeps {found} registers of a thread in memory", found / allowed) if found > allowed else ("", 0.0)
 
 
 class Launcher:
@@ -407,21 +407,26 @@ class Launcher:
         """The launch of the configuration; a default one becomes smaller while shared memory or registers are too few,
         or Triton's compiler fails.
 
-        Registers that a step keeps in memory by the hundred make a kernel slower than the calls that it stands for.
-        Without checks it is the first launch to try, which nothing was compiled for.
+        Registers that a step keeps in memory by the hundred make a kernel slower than the calls that it stands for. By
+        the thousand, what would spill as well is passed over. Without checks it is the first launch to try, which
+        nothing was compiled for.
         """
         first, given = self.config(kernel, sizes, device), kernel.name in self.configs
+        most = inf
         for config in (first, *(() if given else self._smaller(first))):
+            if config.sharing(0.0) > most:
+                continue
             launch = self._launch(kernel, config, values, sizes, device)
             if not checked or device.type != "cuda" or interprets(launch.function) or not launch.programs:
                 return launch
             with torch.cuda.device(device):
                 allowed = inf if given or self.plan.piece else launch.spilled
-                reason = _unsuited(launch, values, device, allowed)
+                reason, excess = _unsuited(launch, values, device, allowed)
             if not reason:
                 return launch
+            tried, most = config, config.sharing(excess) if excess else most
         refused = LaunchError if given else NotPlannable
-        raise refused(f"{kernel.name} {reason} with tiles {config}")
+        raise refused(f"{kernel.name} {reason} with tiles {tried}")
 
     def _smaller(self, config: TritonConfig) -> Iterable[TritonConfig]:
         """What to try where a default configuration does not fit; in pieces, with the same tiles."""

@@ -1,5 +1,7 @@
 """A kernel that kept hundreds of registers in memory took 190 times as long as the calls that it stood for."""
 
+from itertools import pairwise
+
 import pytest
 
 from onepass.lowering.plan.kernel_config import TritonConfig
@@ -47,3 +49,14 @@ def test_one_that_spills_with_any_tiles_is_not_launched(monkeypatch):
 def test_a_configuration_that_was_asked_for_is_launched_as_it_is(monkeypatch):
     asked = TritonConfig(128, 128, 4, 2)
     assert prepared(monkeypatch, lambda config: 264, asked) == asked
+
+
+def test_what_would_spill_as_well_is_not_compiled(monkeypatch):
+    """Compiling a kernel that keeps thousands of registers in memory takes seconds: a first step took half a minute."""
+    pretend(monkeypatch, most=10**9)
+    few = lambda most: lambda config: 0 if config.row_tile * config.loop_tile < most * 32 * config.warps else 10_000
+    for most, tried in ((8, 3), (32, 2)):
+        launcher = Pretended(plan_of("full", 64, "bfloat16"), spills=few(most))
+        launched(launcher)
+        elements = [c.row_tile * c.loop_tile / (32 * c.warps) for c in launcher.tried]
+        assert len(elements) == tried and all(4 * b <= a for a, b in pairwise(elements))

@@ -112,7 +112,7 @@ def two_products(q, k, v, r, s):
 
 
 @pytest.mark.parametrize(
-    "function, count, sides", [(one_product, 3, (64, 32, 8, 2)), (two_products, 5, (32, 16, 4, 2))]
+    "function, count, sides", [(one_product, 3, (64, 32, 8, 2)), (two_products, 5, (16, 16, 4, 1))]
 )
 def test_float32_has_wide_tiles_where_a_loop_has_one_product(function, count, sides):
     """With two products, 64 rows by 32 columns kept 504 registers of a thread in memory."""
