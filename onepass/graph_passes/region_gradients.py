@@ -45,6 +45,14 @@ def is_derived(found: Fused, needed: list[bool]) -> bool:
     return not isinstance(training(found.text, needed), str)
 
 
+def forward_plan(found: Fused, needed: list[bool]) -> Fused | None:
+    """What runs the region's forward: with saved values, where gradients are needed; None where none are derived."""
+    if not any(needed):
+        return found
+    made = training(found.text, needed)
+    return None if isinstance(made, str) else made.forward
+
+
 def in_training(region: Region, found: Fused, needed: list[bool], options: Options, hints: Mapping[str, int]) -> str:
     """What the report says of the backward of a region that gets one. Raises Refusal for one that Inductor compiles."""
     made = training(found.text, needed)

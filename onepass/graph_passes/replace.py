@@ -43,7 +43,14 @@ from ..runtime.library_choice import share_of_compiled
 from ..runtime.region_call import CALLING
 from .insert_call import CallInserter
 from .output_strides import KnownCopies, output_strides
-from .region_gradients import derivative_reports, gradients_needed, in_forward_mode, in_training, is_derived
+from .region_gradients import (
+    derivative_reports,
+    forward_plan,
+    gradients_needed,
+    in_forward_mode,
+    in_training,
+    is_derived,
+)
 from .specialize_sizes import number_of_guards, specialize_widths
 
 REFUSALS = (Refusal, NotPlannable, ProgramError, UnknownSize)
@@ -196,12 +203,14 @@ class Replacement:
         """Raises Refusal where the calls as Inductor compiles them were measured to be faster than the plan: in the
         graph, they have no call of onepass around them. Who requires regions to be fused gets the same in each process.
         """
-        required = self.rewriting.options.required != "nothing" or CALLING.planned is not None
-        if required or any(gradients_needed(region, self._records)):
+        if self.rewriting.options.required != "nothing" or CALLING.planned is not None:
             return
-        if answer.key not in self._shares:
-            self._shares[answer.key] = share_of_compiled(answer)
-        if (share := self._shares[answer.key]) is not None:
+        planned = forward_plan(answer, gradients_needed(region, self._records))
+        if planned is None:
+            return
+        if planned.key not in self._shares:
+            self._shares[planned.key] = share_of_compiled(planned)
+        if (share := self._shares[planned.key]) is not None:
             raise Refusal(messages.MEASURED_SLOWER, where_of(region.anchor), share=f"{share:.2f}")
 
     def _fused(self, region: Region, context: Callable[[str], FusionContext]) -> tuple[Region, Fused]:

@@ -7,8 +7,9 @@ Example: `EXECUTORS["tiled"](found, tensors, call)(tensors)`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from ..compiler import disk_cache
 from ..compiler.compiled_region import Carried, Fused
 from ..compiler.verified_kernels import require_equal
 from ..errors import OnepassError
+from ..graph.program import Program
 from ..lowering import executors as plan_executors
 from ..lowering.executors import KERNELS, TILED, PlanExecutor, SettingsRefused
 from ..lowering.plan.records import NotPlannable, Plan
@@ -126,6 +128,32 @@ def compiled(found: Fused, tensors: Tensors, call: RegionCall) -> Run:
             return known[0](*given)
 
     return laid_out(run, call)
+
+
+def compiled_step(program: Program, needed: Sequence[bool], tensors: Tensors, sizes: Mapping[str, int]) -> Run:
+    """A region's own calls with their gradients as Inductor compiles them, at the first run: cotangents are random.
+
+    A thread runs them, as in `compiled`; so none may wait for autograd's thread of the device, in a backward.
+    """
+    device, one = tensors[0].device, ThreadPoolExecutor(1, thread_name_prefix="onepass")
+    graph = program.graph({**program.sizes_of(tensors), **sizes}, device)
+    stream = torch.cuda.stream(torch.cuda.current_stream(device)) if device.type == "cuda" else nullcontext()
+    known: list[Callable[..., Tensors]] = []
+    cotangents: list[torch.Tensor] = []
+
+    def step(given: Tensors) -> list[torch.Tensor]:
+        from torch._inductor.compile_fx import compile_fx
+
+        with stream, torch.enable_grad():
+            leaves = [x.detach().requires_grad_(n) for x, n in zip(given, needed, strict=True)]
+            if not known:
+                known.append(compile_fx(graph, leaves, config_patches=WITHOUT_PASSES))
+            results = [x for x in known[0](*leaves) if x.requires_grad]
+            cotangents.extend(map(torch.randn_like, results[len(cotangents) :]))
+            wanted = [x for x in leaves if x.requires_grad]
+            return [*torch.autograd.grad(results, wanted, cotangents, allow_unused=True)]
+
+    return lambda given: one.submit(step, given).result()
 
 
 EXECUTORS: dict[str, Prepare] = {name: of_plan(executor) for name, executor in plan_executors.EXECUTORS.items()}

@@ -33,7 +33,8 @@ MIN_RUNS, MAX_RUNS = 3, 10  # of one measurement
 LONG_RUN = 0.25  # seconds of a run that is long enough to be the only one
 SHORT_RUN = 0.01  # seconds of the original calls, of which a plan may take any number of times as long
 MOST_TIMES = 4.0  # the original calls' time after which a plan's first run on a CPU is given up
-CLOCKS_AHEAD = 1_000_000  # for which a GPU waits before a measured run, so that the host's time is not in it: 0.5 ms
+SECONDS_AHEAD, MOST_AHEAD = 5e-4, 0.05  # that a GPU waits before a measured run
+CLOCKS_PER_SECOND = 2e9  # of a GPU, about
 BYTES_PER_SECOND = 8e12  # of a GPU whose memory is not known: none has a faster one
 
 
@@ -111,20 +112,37 @@ def fastest(
     least, by name; it is not tried where that is too long. known: seconds of a run of the plan, 0 if none was timed.
     Raises what the original calls raise for an index out of range, which the program itself does.
     """
-    taken = known if known > LONG_RUN or not others else _seconds(own, tensors)
+    taken = known if known > LONG_RUN or not others else seconds(own, tensors)
     times = {}
     for name, run in others.items():
         if least.get(name, 0.0) > MAX_SHARE_OF_TIME * taken:
             continue
         try:
             if wrong(name, run(tensors)) is None:
-                times[name] = _seconds(run, tensors)
+                times[name] = seconds(run, tensors, with_host=name == executors.ORIGINAL)
         except Exception as error:  # a kernel that does not take these tensors
             if is_lost(error) or (name == executors.ORIGINAL and is_of_the_program(error)):
                 raise
     name = min(times, key=times.__getitem__, default="")
     part = times[name] / max(taken, 1e-9) if name else 1.0
     return (name, part) if part <= MAX_SHARE_OF_TIME else ("", 1.0)
+
+
+def share_of_step(taken: float, step: executors.Run, tensors: Tensors, least: float) -> float:
+    """The part that another training step takes of the plans' time, at least 1 where it is not worth it.
+
+    taken: seconds of the plans' step. least: seconds that the other one takes at least.
+    """
+    if least > MAX_SHARE_OF_TIME * taken:
+        return 1.0
+    try:
+        step(tensors)  # compiles
+        part = seconds(step, tensors) / max(taken, 1e-9)
+    except Exception as error:  # such as of memory, or of a compiler
+        if is_lost(error):
+            raise
+        return 1.0
+    return part if part <= MAX_SHARE_OF_TIME else 1.0
 
 
 def is_of_the_program(error: Exception) -> bool:
@@ -137,10 +155,19 @@ def is_lost(error: Exception) -> bool:
     return isinstance(error, torch.AcceleratorError) and not isinstance(error, torch.OutOfMemoryError)
 
 
-def _seconds(run: executors.Run, tensors: Tensors) -> float:
+def seconds(run: executors.Run, tensors: Tensors, with_host: bool = False) -> float:
+    """The median time of a few runs; on a GPU the device's alone, or the host's where it counts and is longer.
+
+    Call by call, the host may take several times as long as the device. Example: gradients of small values by autograd.
+    """
     taken: list[float] = []
+    ahead = SECONDS_AHEAD
     while len(taken) < MIN_RUNS or (sum(taken) < SECONDS_OF_A_MEASUREMENT and len(taken) < MAX_RUNS):
-        taken.append(seconds_once(run, tensors))
+        device, host = _times(run, tensors, ahead)
+        if host > ahead < MOST_AHEAD:  # the device has waited for the host: once more
+            ahead = min(2 * host, MOST_AHEAD)
+            continue
+        taken.append(max(device, host) if with_host else device)
         if taken[-1] > LONG_RUN:
             break
     return statistics.median(taken)
@@ -148,14 +175,22 @@ def _seconds(run: executors.Run, tensors: Tensors) -> float:
 
 def seconds_once(run: executors.Run, tensors: Tensors) -> float:
     """The time of one run; on a GPU the device's alone."""
+    return _times(run, tensors, SECONDS_AHEAD)[0]
+
+
+def _times(run: executors.Run, tensors: Tensors, ahead: float) -> tuple[float, float]:
+    """The device's seconds of one run, and the host's; on a CPU they are not told apart. ahead: for which a GPU waits
+    before the run, so that the host's time is not in the device's."""
     if not tensors[0].is_cuda:
         start = time.perf_counter()
         run(tensors)
-        return time.perf_counter() - start
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda._sleep(CLOCKS_AHEAD)
-    start.record()
+        return time.perf_counter() - start, 0.0
+    before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda._sleep(int(CLOCKS_PER_SECOND * ahead))
+    before.record()
+    start = time.perf_counter()
     run(tensors)
-    end.record()
-    end.synchronize()
-    return 1e-3 * start.elapsed_time(end)
+    host = time.perf_counter() - start
+    after.record()
+    after.synchronize()
+    return 1e-3 * before.elapsed_time(after), host

@@ -54,6 +54,7 @@ class Runner:
 
     def __init__(self, found: Fused):
         self.found = found
+        self.region = found.key  # as reports of graphs name it
         self.broken: set[str] = set()
         self.ran = ""
         self.declined: list[str] = []  # why executors have no kernel
@@ -235,7 +236,7 @@ class Runner:
         self.choices[size] = choice
         disk_cache.update(self.found.key, choices=self.choices)
         if choice[0] == executors.COMPILED and library_choice.share_of_compiled(self.found) is not None:
-            library_choice.LEFT_TO_INDUCTOR.append(self.found.key)
+            library_choice.LEFT_TO_INDUCTOR.append(self.region)
 
     def rivals(self, tensors: Tensors, call: RegionCall) -> dict[str, executors.Prepare]:
         """Who may run a call instead of the plan, by name."""

@@ -1,8 +1,9 @@
 """How a region runs in training: its forward with saved values, and its backward, each by a plan of its own.
 
 A forward that cannot run by its plan gives the original results and no saved values; its backward then computes the
-region again. So it is on a CPU for small values, where both were measured to be faster. Invariant: a backward never
-reads a value that the forward has not computed.
+region again. So it is on a CPU for small values, where both were measured to be faster. On a GPU a step of both plans
+is timed beside one of the calls as Inductor compiles them; where these win, the next graph keeps them. Invariant: a
+backward never reads a value that the forward has not computed.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from ..compiler.compiled_region import Fused
 from ..lowering.executors import TILED
 from ..report import records
 from ..training.plans import Backward, Training
@@ -25,6 +27,13 @@ def size_class(training: Training, device: torch.device, sizes: Mapping[str, int
     return library_choice.size_class(device, known)
 
 
+def _may_leave(found: Fused, tensors: Tensors, call: RegionCall) -> bool:
+    """Whether the calls may be left to Inductor, and a step can be timed now: not while a graph is captured."""
+    if tensors[0].is_cuda and torch.cuda.is_current_stream_capturing():
+        return False
+    return executors.COMPILED in library_choice.rivals(found, tensors, call)
+
+
 class ForwardRunner(Runner):
     """The forward of a region in training. Its only rival are the original calls, which have no saved values: only
     where the backward was found to be faster without them.
@@ -32,12 +41,13 @@ class ForwardRunner(Runner):
 
     def __init__(self, training: Training):
         super().__init__(training.forward)
-        self.training = training
+        self.training, self.region = training, training.found.key
         self.asked = 0  # classes of sizes that were looked at
 
     def __call__(self, tensors: Tensors, numbers: Sequence[int]) -> list[torch.Tensor]:
-        if len(self.training.by_autograd) != self.asked:
-            self.asked = len(self.training.by_autograd)
+        told = len(self.training.by_autograd) + len(self.training.seconds_of_backward)
+        if told != self.asked:
+            self.asked = told
             self.ready.clear()
         return super().__call__(tensors, numbers)
 
@@ -82,7 +92,23 @@ class ForwardRunner(Runner):
         return None  # a backward may need what only the plan saves
 
     def _decided(self, name, run, results, tensors, call) -> bool:
+        size = size_class(self.training, tensors[0].device, call.sizes)
+        backward = self.training.seconds_of_backward.get(size)
+        in_backward = torch._C._current_graph_task_id() != -1  # a checkpoint: autograd's own thread would wait for us
+        if backward is None or size in self.choices or in_backward or not _may_leave(self.found, tensors, call):
+            return True
+        share = self._share_of_inductor(run, tensors, call, backward)
+        self._choose(size, (executors.COMPILED if share < 1.0 else "", share))
         return True
+
+    def _share_of_inductor(self, run: executors.Run, tensors: Tensors, call: RegionCall, backward: float) -> float:
+        """The part of the plans' time that a step takes whose calls Inductor compiles, forward and backward: it moves
+        the bytes of the forward twice at least. 1 where that is not worth it."""
+        taken = library_choice.seconds(run, tensors) + backward
+        program, needed = self.training.found.program, self.training.needed
+        step = executors.compiled_step(program, needed, tensors, call.sizes)
+        least = library_choice.least_seconds(self.found, [executors.COMPILED], tensors, call)
+        return library_choice.share_of_step(taken, step, tensors, 2 * least[executors.COMPILED])
 
     def _by_original_calls(self, kind: tuple, tensors: Tensors, call: RegionCall) -> list[torch.Tensor]:
         results = super()._by_original_calls(kind, tensors, call)
@@ -131,7 +157,16 @@ class BackwardRunner(Runner):
     ) -> bool:
         decided = super()._decided(name, run, results, tensors, call)
         self._tell_forward(tensors, call)
+        self._time_for_forward(run, tensors, call)
         return decided
+
+    def _time_for_forward(self, run: executors.Run, tensors: Tensors, call: RegionCall) -> None:
+        """Keeps the seconds of this backward. The next forward compares: here, autograd's own thread waits."""
+        size, known = size_class(self.training, tensors[0].device, call.sizes), self.training.seconds_of_backward
+        if size in known or not _may_leave(self.found, tensors, call):
+            return
+        _, part = self.choices.get(library_choice.size_class(tensors[0].device, call.sizes), ("", 1.0))
+        known[size] = part * library_choice.seconds(run, tensors)
 
     def _without_a_long_wait(self, kind: tuple, tensors: Tensors, call: RegionCall) -> list[torch.Tensor] | None:
         results = super()._without_a_long_wait(kind, tensors, call)

@@ -65,6 +65,7 @@ class Training:
     that are not differentiated. fell_back: the forward did not run by its plan, so no backward may read saved values.
     by_autograd: classes of sizes of which a backward was measured to be faster by autograd, which reads nothing saved.
     originals: those of them of which the forward runs the original calls, too, and no backward may read saved values.
+    seconds_of_backward: by class of sizes, of its first backward that was timed.
     """
 
     forward: Fused
@@ -77,6 +78,7 @@ class Training:
     fell_back: bool = False
     by_autograd: set[str] = field(default_factory=set)
     originals: set[str] = field(default_factory=set)
+    seconds_of_backward: dict[str, float] = field(default_factory=dict)
     backwards: dict[tuple[Flags, Flags], Backward | None] = field(default_factory=dict)
 
     @property

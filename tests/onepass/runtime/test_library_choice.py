@@ -98,7 +98,7 @@ def timed(seconds: float, result=None):
 
 
 def test_the_fastest_that_is_right_is_taken(monkeypatch):
-    monkeypatch.setattr(library_choice, "_seconds", lambda run, tensors: run.seconds)
+    monkeypatch.setattr(library_choice, "seconds", lambda run, tensors, **_: run.seconds)
     one = torch.ones(3)
     wrong = lambda name, results: None if results[0] is one else "different"
     own, others = timed(1.0, one), {"slower": timed(0.8, one), "wrong": timed(0.1, one + 1), "fails": timed(0.1)}
@@ -109,12 +109,31 @@ def test_the_fastest_that_is_right_is_taken(monkeypatch):
 
 
 def test_a_rival_whose_bytes_take_too_long_is_not_tried(monkeypatch):
-    monkeypatch.setattr(library_choice, "_seconds", lambda run, tensors: run.seconds)
+    monkeypatch.setattr(library_choice, "seconds", lambda run, tensors, **_: run.seconds)
     one = torch.ones(3)
     others, right = {"compiled": timed(0.5, one)}, lambda *_: None
     assert library_choice.fastest(timed(1.0, one), others, [one], right, {"compiled": 0.89}) == ("compiled", 0.5)
     tried = lambda given: pytest.fail("it was run")
     assert library_choice.fastest(timed(1.0, one), {"compiled": tried}, [one], right, {"compiled": 0.91}) == ("", 1.0)
+
+
+@pytest.mark.parametrize("with_host, found", [(False, 0.001), (True, 0.002)])
+def test_on_a_gpu_the_host_is_hidden_or_counts(monkeypatch, with_host, found):
+    """The host takes 2 ms of a run and the device 1 ms, which shows once the device has waited for 2 ms."""
+    waits = []
+
+    def times(run, tensors, ahead):
+        waits.append(ahead)
+        return max(0.001, 0.002 - ahead), 0.002
+
+    monkeypatch.setattr(library_choice, "_times", times)
+    assert library_choice.seconds(None, [], with_host) == found
+    assert waits[0] < 0.002 <= min(waits[1:])
+
+
+def test_a_run_that_waits_for_the_device_is_measured_all_the_same(monkeypatch):
+    monkeypatch.setattr(library_choice, "_times", lambda run, tensors, ahead: (0.2, 0.2 + ahead))
+    assert library_choice.seconds(None, []) == 0.2
 
 
 def test_products_are_written_and_read_however_calls_are_joined():

@@ -8,6 +8,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import onepass
+from onepass.api import backend
 from onepass.lowering.executors import TILED
 from onepass.lowering.masks import block_map
 from onepass.lowering.triton import launch
@@ -231,3 +232,75 @@ def test_a_backward_knows_what_its_forward_did_not_save_when_plans_are_made_anew
 def test_what_is_asked_for_is_kept(originals_are_faster, options):
     compiled = torch.compile(attention, backend="onepass", options={"inner": "eager", **options})
     assert steps(compiled, 40, 40, 40, 40) == ["tiled"] * 4 and not originals_are_faster
+
+
+# Calls that Inductor compiles, forward and backward -------------------------------------------------------------------
+
+
+@pytest.fixture
+def on_a_gpu(monkeypatch):
+    """Graphs may be compiled once more, and a step of calls that Inductor compiles takes `seconds` to 2 of the plans'.
+
+    Yields what sets the seconds, and the steps that were made.
+    """
+    taken, made, compiled_step = {"step": 0.5}, [], executors.compiled_step
+
+    def step(*given):
+        assert torch._C._current_graph_task_id() == -1, "autograd's own thread would wait for this step's backward"
+        made.append(run := compiled_step(*given))
+        return run
+
+    def seconds(run, tensors):
+        run(tensors)
+        return taken["step"] if run in made else 1.0
+
+    monkeypatch.setattr(backend, "may_recompile", lambda inputs: True)
+    monkeypatch.setattr(library_choice, "rivals", lambda *_: {executors.COMPILED: executors.compiled})
+    monkeypatch.setattr(library_choice, "seconds", seconds)
+    monkeypatch.setattr(executors, "compiled_step", step)
+    return taken, made
+
+
+def codes_after_steps(compiled, count=4):
+    """The gradients of several steps are right. The codes of what the first graph and the last one refuse."""
+    right = gradients(attention, 40, 300)
+    for _ in range(count):
+        torch.testing.assert_close(gradients(compiled, 40, 300), right, rtol=1e-4, atol=1e-5)
+    reports = onepass.reports()
+    return [[refused.code for refused in report.refusals] for report in (reports[0], reports[-1])]
+
+
+def test_a_step_that_inductor_compiles_better_is_left_to_it(on_a_gpu):
+    _, made = on_a_gpu
+    assert codes_after_steps(torch.compile(attention, backend="onepass")) == [[], ["OP502"]]
+    assert len(made) == 1 and onepass.reports()[-1].fused == 0
+    torch._dynamo.reset()
+    _, codes = codes_after_steps(torch.compile(attention, backend="onepass"), 1)
+    assert codes == ["OP502"], "the next process knows it"
+    with torch.no_grad():
+        torch.compile(attention, backend="onepass")(*(torch.randn(2, 40, 8) for _ in range(3)))
+    assert onepass.reports()[-1].fused == 1, "without gradients it was not measured"
+
+
+@pytest.mark.parametrize("change", ["slow", "moves much", "fails"])
+def test_a_step_that_is_not_worth_it_leaves_the_plans(on_a_gpu, change, monkeypatch):
+    taken, made = on_a_gpu
+    if change == "slow":
+        taken["step"] = 1.9
+    elif change == "moves much":
+        monkeypatch.setattr(library_choice, "least_seconds", lambda *_: {executors.COMPILED: 0.95})
+    else:
+        monkeypatch.setattr(executors, "compiled_step", lambda *_: broken)
+    assert codes_after_steps(torch.compile(attention, backend="onepass")) == [[], []]
+    assert onepass.reports()[-1].fused == 1 and len(made) == (change != "fails")
+
+
+def test_a_forward_that_a_checkpoint_runs_again_measures_nothing(on_a_gpu):
+    """The next step's forward does."""
+    _, made = on_a_gpu
+    compiled = torch.compile(attention, backend="onepass", options={"inner": "eager"})
+    again = lambda *given: torch.utils.checkpoint.checkpoint(compiled, *given, use_reentrant=False)
+    right = gradients(attention, 40, 300)
+    for _ in range(3):
+        torch.testing.assert_close(gradients(again, 40, 300), right, rtol=1e-4, atol=1e-5)
+    assert len(made) == 1
