@@ -15,16 +15,20 @@ import math
 import multiprocessing
 import os
 import re
+import signal
 import statistics
 import sys
 import tempfile
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from random import Random
 from threading import BrokenBarrierError
+from types import FrameType
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -42,7 +46,8 @@ WIDTHS, DTYPES = (32, 64, 128, 96), ("bfloat16", "bfloat16", "float16", "float32
 CONTESTANTS = {"onepass": onepass.onepass_backend, "torch.compile": "inductor"}
 ROUNDS, AGAIN = 3, 5
 SLOW = 0.95  # of torch.compile: less is measured again
-ROUND_SECONDS = 90.0  # seconds that the slowest process may take to compile one program
+COMPILE_SECONDS = 100  # that one program may take to compile, beside others
+ROUND_SECONDS = COMPILE_SECONDS + 30.0  # that a process may keep others waiting: it hangs where no signal is seen
 FIELDS = ("seed", "number", "ratio", "again", "onepass", "torch.compile", "first", "first.torch", "ran", "source")
 
 Row = dict[str, object]
@@ -101,6 +106,26 @@ def prepared(program: Fuzzed) -> tuple[Row, dict[str, Callable]]:
     return row, calls
 
 
+class TooSlow(BaseException):
+    """A program did not compile in time. The compilers catch each Exception, so this is none."""
+
+
+@contextmanager
+def within(seconds: int) -> Iterator[None]:
+    """Raises TooSlow, with the innermost calls, inside of what takes longer."""
+
+    def late(number: int, frame: FrameType | None) -> None:
+        calls = reversed(traceback.extract_stack(frame)[-8:])
+        raise TooSlow(f"{seconds} s, in " + " < ".join(f"{Path(f.filename).name}:{f.lineno} {f.name}" for f in calls))
+
+    signal.signal(signal.SIGALRM, late)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+
+
 def timed(calls: dict[str, Callable], rounds: int, wanted: bool) -> Row:
     """Milliseconds of both, and their ratio."""
     with torch.set_grad_enabled(wanted):
@@ -119,8 +144,12 @@ def work(seed: int, asked: argparse.Namespace, barrier, turn, ends) -> None:
         barrier.wait(ROUND_SECONDS)
         for number, program in enumerate(drawn(seed, asked.longest, asked.gradients)):
             row = {"seed": seed, "number": number, "ran": "does not end", "source": str(program)}
-            found, calls = prepared(program)
-            row |= found
+            try:
+                with within(COMPILE_SECONDS):
+                    found, calls = prepared(program)
+                row |= found
+            except TooSlow as error:
+                row["ran"], calls = f"does not compile in {error}", {}
             barrier.wait(ROUND_SECONDS)
             with turn:
                 row |= timed(calls, ROUNDS, bool(program.wanted)) if calls else {}
@@ -185,7 +214,8 @@ def show(rows: list[Row]) -> None:
     if not known:
         print("nothing was measured")
         return
-    for row in (row for row in rows if re.match(r"cut off|\w+Error", row["ran"]) or "AcceleratorError" in row["ran"]):
+    failed = re.compile(r"cut off|does not|\w+Error|.*AcceleratorError", re.DOTALL)
+    for row in (row for row in rows if failed.match(row["ran"])):
         print(f"\n{row['ran'][:600]}\n{row['source']}")
     last = [row.get("again", row["ratio"]) for row in rows if "ratio" in row]
     slow = [ratio for ratio in last if isinstance(ratio, float) and ratio < SLOW]
