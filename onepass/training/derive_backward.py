@@ -21,11 +21,13 @@ from ..egraph.derivation.normalize import Normaliser
 from ..egraph.rewrite.rule import Rule
 from ..egraph.terms.ops import cast
 from ..egraph.terms.term import Dim, Tensor, Term
+from ..egraph.terms.traversal import tensors
 from ..graph.program import Program
 from ..lowering.plan.records import Store
 from ..rules import ALL, GATHERED, SHIFT_FREE, SHIFTED_ONCE, SPREAD, TURNED, WEIGHTS_FIRST
-from ..translate.translate import Captured
+from ..translate.translate import Captured, translate
 from .not_derived import NotDerived, call_name, saying_why_not
+from .torch_derivatives import with_detached_inputs
 
 
 @dataclass(frozen=True)
@@ -159,8 +161,22 @@ def free_name(name: str, taken: set[str]) -> str:
 def refuse_detached(program: Program, wanted: Collection[str], results: Collection[str]) -> None:
     """Raises NotDerived for a program that hides from autograd what depends on a wanted input, on the way to results.
 
-    Of a result that is detached itself, as a largest score that is only looked at, nothing is hidden.
+    Of a result that is detached itself, as a largest score that is only looked at, nothing is hidden. Nor is it where
+    the form without shifts does not read it, as a largest score that is subtracted before exponentials.
     """
+    if not _hides(program, wanted, results):
+        return
+    apart, others = with_detached_inputs(program, wanted)
+    captured = translate(apart).results
+    laws = simplifying([result.term for result in captured])
+    first, free = Normaliser((*laws, *ledger.proved(SHIFTED_ONCE))), Normaliser((*laws, *ledger.proved(SHIFT_FREE)))
+    forms = (free.normal(first.normal(r.term)) for r, name in zip(captured, program.outputs) if name in results)
+    if any(tensor.name in others for form in forms for tensor in tensors(form)):
+        raise NotDerived("a value inside of it is detached", "detach")
+
+
+def _hides(program: Program, wanted: Collection[str], results: Collection[str]) -> bool:
+    """Whether something that depends on a wanted input is detached on the way to results."""
     needed = {*results}
     for node in reversed(program.nodes):
         needed.update(node.reads if node.name in needed else ())
@@ -170,4 +186,5 @@ def refuse_detached(program: Program, wanted: Collection[str], results: Collecti
             continue
         reached.add(node.name)
         if call_name(node) == "detach":
-            raise NotDerived("a value inside of it is detached", "detach")
+            return True
+    return False

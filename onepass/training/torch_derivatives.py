@@ -2,20 +2,22 @@
 
 Translated as they stand, they are maxima and minima, whose derivative at a tie is a half. Autograd says 0 of relu at 0.
 Of clamp at its bounds it says 1 in older releases; torch 2.15 says 0 for numbers, a half for tensors. Where a maximum
-is a shift that the laws take out, the program as it stands will do. Invariant: the values of the program stay. Example:
-relu(x) is where(x <= 0, 0, x).
+is a shift that the laws take out, the program as it stands will do. What is detached depends on other inputs, which
+have the same values. Invariant: the values of the program stay. Example: relu(x) is where(x <= 0, 0, x).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ..graph.program import Atom, Meta, Program, ProgramNode
+from .not_derived import call_name
 
 Bound = object  # a number, a symbolic number, or a tensor's Atom
 
@@ -110,3 +112,44 @@ def _choice(node: ProgramNode, name: str, compare: str, x: Bound, bound: Bound) 
     yield ProgramNode(f"{name} beyond", f"aten.{compare}.{overload}", (x, bound), (), (truth,), node.where)
     args = (Atom("node", f"{name} beyond"), bound, x)
     yield ProgramNode(name, choice, args, (), node.metas, node.where)
+
+
+def with_detached_inputs(program: Program, wanted: Collection[str]) -> tuple[Program, frozenset[str]]:
+    """The program whose detached values are computed from inputs of their own, and the names of these inputs.
+
+    wanted: the inputs whose gradients are asked for, whose values the others have. Autograd's derivative of the program
+    is that of this one by the wanted inputs alone. Example: x · detach(x) is x · y.
+    """
+    hidden: set[str] = set()  # what detached values are made of
+    for node in reversed(program.nodes):
+        hidden.update(node.reads if node.name in hidden or call_name(node) == "detach" else ())
+    taken = {entry.name for entry in program.inputs}
+    others = {name: Atom("node", _free(f"detached_{name}", taken)) for name in wanted}
+    copies = others.copy()  # of what is made of them
+    nodes: list[ProgramNode] = []
+    for node in program.nodes:
+        if node.name in hidden and not copies.keys().isdisjoint(node.reads):
+            copies[node.name] = Atom("node", f"{node.name} detached")
+            nodes.append(_reading(replace(node, name=copies[node.name].text), copies))
+        nodes.append(_reading(node, copies) if call_name(node) == "detach" else node)
+    inputs = [replace(entry, name=others[entry.name].text) for entry in program.inputs if entry.name in others]
+    made = replace(program, inputs=(*program.inputs, *inputs), nodes=tuple(nodes))
+    return made, frozenset(other.text for other in others.values())
+
+
+def _free(name: str, taken: set[str]) -> str:
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    return name
+
+
+def _reading(node: ProgramNode, copies: Mapping[str, Atom]) -> ProgramNode:
+    """The call with copies in place of what it reads."""
+
+    def copied(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(copied, value))
+        return copies.get(value.text, value) if isinstance(value, Atom) and value.kind == "node" else value
+
+    return replace(node, args=copied(node.args), kwargs=copied(node.kwargs))
