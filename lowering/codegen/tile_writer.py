@@ -15,6 +15,7 @@ from ...egraph.forks import cached_property
 from ...egraph.terms.affine import affine
 from ...egraph.terms.ops import cast, iota, make
 from ...egraph.terms.positions import PLACES, pair_of
+from ...egraph.terms.sizes import Size, term_of
 from ...egraph.terms.term import Dim, Tensor, Term
 from ...egraph.terms.traversal import substitute, subterms
 from ..analysis.contiguous_axes import along
@@ -162,17 +163,29 @@ class TileWriter(Tiles):
         tensor = node.attrs[0]
         self._demand_places(node)
         indices, conditions = self._places_to_read(node)
+        axes = zip(node.args, indices, tensor.shape, strict=True) if self._is_spoiled(node) else ()
+        unmoved = [self._unmoved(*axis) for axis in axes]
         pointer = self.address(tensor, indices, dims)
         readable = self._readable(conditions) if self.loop in node.dims else ()
         mask = self.conjunction(*(self.padding(d) for d in dims), *readable)
         absent = "False" if tensor.dtype == "bool" else "0.0" if tensor.dtype.startswith("float8") else "0"
         options = {"mask": self.align(mask, dims), "other": absent} if mask else {}
         text = self.call("load", pointer, **options)
-        if self._is_spoiled(node):
-            places = self.align(self.conjunction(*map(self.value, place_conditions(node))), dims)
+        if unmoved:
+            places = self.align(self.conjunction(*unmoved, *map(self.value, conditions)), dims)
             spoiled = self.call("where", places, text, 'float("nan")')
             text = f"{spoiled}.to({self.type_name(tensor.dtype)})"
         return self.assign(f"{tensor.name}_tile", TileValue(text, dims, tensor.dtype), scope)
+
+    def _unmoved(self, index: Term, near: Term, size: Size) -> TileValue | None:
+        """Whether an index is the place of its axis that is read instead, which is written here, in 32 bits."""
+        if near is index:
+            return None
+        found, home = self.value(index), self.scope_of(near.dims)
+        if near not in home.memo:
+            place = TileValue(f"nearest({found.text}, {self.value(term_of(size)).text})", found.dims, "int32")
+            home.memo[near] = self.assign("near", place, home)
+        return TileValue(f"({found.text} == {home.memo[near].text})", found.dims, "bool")
 
     def _demand_places(self, node: Term) -> None:
         """The kernel stops where an index that is read from memory is no place of the tensor, as eager does. Of what a

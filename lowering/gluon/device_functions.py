@@ -181,6 +181,12 @@ def coarse_tangent(x):
 
 
 @gluon.jit
+def nearest(place, count):
+    """A place of an axis of so many: the given one if it is a place, so that the two are equal, and else any."""
+    return gl.minimum(place.to(gl.uint32), count - 1).to(gl.int32)
+
+
+@gluon.jit
 def counted(x):
     """An integer from 0 to 2^23 - 1 as a float, without the slow conversion."""
     return (x + 0x4B000000).to(gl.float32, bitcast=True) - 8388608.0

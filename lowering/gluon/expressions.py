@@ -40,8 +40,8 @@ HOPPER_FUNCTIONS = ("fence_async_shared", "mbarrier", "tma", "warpgroup_mma", "w
 COPIES = ("copy_in", "copy_out")
 TILE_FUNCTIONS = (
     "added asked_for coarse_tangent counted decay_of diagonal_tile give_turn halves item_at items_here kept "
-    "level_of logistic_curve multiplied partial_sum quotient ramp rescaled rounded row_max row_sum take_turn tangent "
-    "thread_words unit_of widened"
+    "level_of logistic_curve multiplied nearest partial_sum quotient ramp rescaled rounded row_max row_sum take_turn "
+    "tangent thread_words unit_of widened"
 ).split()
 SPECIAL_FUNCTIONS = ("bounded_weights", "capped_weights", "logistic_of", "small_logistic_of")
 RESERVED = (

@@ -44,6 +44,7 @@ def computed(function, row, key, wild, monkeypatch):
     texts = hopper_texts(*plan, HopperConfig(consumers=2, loop_tile=64))
     ((_, checked),) = checks(texts, 2**60, factors(texts)[0])
     assert "def producer" in checked.calls[0].text
+    assert ("nearest(" in checked.calls[0].text) == (function is not causal), "where a mask is, a load has it"
     result = run(checked)["output"].data.shadow
     return checked, np.asarray(result).reshape(HEADS, LENGTH, WIDTH)
 
