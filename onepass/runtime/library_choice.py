@@ -14,6 +14,7 @@ import statistics
 import time
 from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
+from math import inf
 from types import MappingProxyType
 
 import torch
@@ -21,6 +22,7 @@ import torch
 from ..compiler import library_kernels
 from ..compiler.compiled_region import Fused
 from ..compiler.traffic import least_bytes, made_bytes
+from ..graph.program import Program
 from ..process_state import registered
 from . import executors
 from .measurements import Measured
@@ -36,8 +38,7 @@ MOST_TIMES = 4.0  # the original calls' time after which a plan's first run on a
 SECONDS_AHEAD, MOST_AHEAD = 5e-4, 0.05  # that a GPU waits before a measured run
 CLOCKS_PER_SECOND = 2e9  # of a GPU, about
 BYTES_PER_SECOND = 8e12  # of a GPU whose memory is not known: none has a faster one
-
-
+SHARE_OF_MEMORY = 0.5  # of what is free, that a training step may take to be tried
 LEFT_TO_INDUCTOR: list[str] = registered([], "runners")  # regions whose calls, as Inductor compiles them, won here
 
 
@@ -143,6 +144,13 @@ def share_of_step(taken: float, step: executors.Run, tensors: Tensors, least: fl
             raise
         return 1.0
     return part if part <= MAX_SHARE_OF_TIME else 1.0
+
+
+def takes_much_memory(program: Program, device: torch.device, sizes: Mapping[str, int]) -> bool:
+    """Whether the values of a step would not fit well into a GPU's free memory: a model in training may need the rest.
+    Each is taken to have a gradient."""
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else inf
+    return 2 * sum(made_bytes(program, sizes)) > SHARE_OF_MEMORY * free
 
 
 def is_of_the_program(error: Exception) -> bool:

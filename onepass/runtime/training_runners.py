@@ -104,8 +104,10 @@ class ForwardRunner(Runner):
     def _share_of_inductor(self, run: executors.Run, tensors: Tensors, call: RegionCall, backward: float) -> float:
         """The part of the plans' time that a step takes whose calls Inductor compiles, forward and backward: it moves
         the bytes of the forward twice at least. 1 where that is not worth it."""
-        taken = library_choice.seconds(run, tensors) + backward
         program, needed = self.training.found.program, self.training.needed
+        if library_choice.takes_much_memory(program, tensors[0].device, call.sizes):
+            return 1.0
+        taken = library_choice.seconds(run, tensors) + backward
         step = executors.compiled_step(program, needed, tensors, call.sizes)
         least = library_choice.least_seconds(self.found, [executors.COMPILED], tensors, call)
         return library_choice.share_of_step(taken, step, tensors, 2 * least[executors.COMPILED])

@@ -136,6 +136,15 @@ def test_a_run_that_waits_for_the_device_is_measured_all_the_same(monkeypatch):
     assert library_choice.seconds(None, []) == 0.2
 
 
+@pytest.mark.parametrize("free, wanted", [(2**20, True), (2**24, False)])
+def test_a_step_takes_no_more_than_half_of_the_free_memory(monkeypatch, free, wanted):
+    """Here about 1.5 MiB: three values and a view of 192 KiB each, with as many gradients."""
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 2**30))
+    program = program_of(lambda q, k, v: torch.softmax(q @ k.mT, -1) @ v, *(torch.randn(3, 128, 128) for _ in range(3)))
+    assert library_choice.takes_much_memory(program, torch.device("cuda"), {}) is wanted
+    assert not library_choice.takes_much_memory(program, torch.device("cpu"), {})
+
+
 def test_products_are_written_and_read_however_calls_are_joined():
     found = made(plain, *(torch.randn(2, 2, 24, 16) for _ in range(3)))
     ends, scores = 4 * (2 * 2 * 24 * 16) * 4, 2 * 2 * 24 * 24 * 4

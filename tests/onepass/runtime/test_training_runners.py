@@ -282,17 +282,19 @@ def test_a_step_that_inductor_compiles_better_is_left_to_it(on_a_gpu):
     assert onepass.reports()[-1].fused == 1, "without gradients it was not measured"
 
 
-@pytest.mark.parametrize("change", ["slow", "moves much", "fails"])
+@pytest.mark.parametrize("change", ["slow", "moves much", "takes much memory", "fails"])
 def test_a_step_that_is_not_worth_it_leaves_the_plans(on_a_gpu, change, monkeypatch):
     taken, made = on_a_gpu
     if change == "slow":
         taken["step"] = 1.9
     elif change == "moves much":
         monkeypatch.setattr(library_choice, "least_seconds", lambda *_: {executors.COMPILED: 0.95})
+    elif change == "takes much memory":
+        monkeypatch.setattr(library_choice, "takes_much_memory", lambda *_: True)
     else:
         monkeypatch.setattr(executors, "compiled_step", lambda *_: broken)
     assert codes_after_steps(torch.compile(attention, backend="onepass")) == [[], []]
-    assert onepass.reports()[-1].fused == 1 and len(made) == (change != "fails")
+    assert onepass.reports()[-1].fused == 1 and len(made) == (change in ("slow", "moves much"))
 
 
 def test_a_forward_that_a_checkpoint_runs_again_measures_nothing(on_a_gpu):
