@@ -300,7 +300,11 @@ def normalise(pick, inputs, rows: int, lines: list[str]) -> None:
         )
     elif kind in ("by hand", "deferred"):
         lines.append(
-            pick("e = torch.exp(s - s.amax(-1, keepdim=True))", "e = (s - s.max(-1, keepdim=True).values).exp()")
+            pick(
+                "e = torch.exp(s - s.amax(-1, keepdim=True))",
+                "e = (s - s.max(-1, keepdim=True).values).exp()",
+                "e = torch.exp(s - s.amax(-1, keepdim=True).detach())",
+            )
         )
         lines.append(
             "p = e / e.sum(-1, keepdim=True)" if kind == "by hand" else "p, total = e, e.sum(-1, keepdim=True)"
@@ -310,7 +314,7 @@ def normalise(pick, inputs, rows: int, lines: list[str]) -> None:
     elif kind == "plain":
         lines.append(pick("p = torch.sigmoid(s)", "p = F.relu(s) ** 2 / s.shape[-1]", "p = F.relu(s)"))
     elif kind == "off by one":
-        lines.append("m = s.amax(-1, keepdim=True).clamp(min=0)")
+        lines.append(pick("m = s.amax(-1, keepdim=True).clamp(min=0)", "m = s.detach().amax(-1, keepdim=True)"))
         lines.append("e = torch.exp(s - m)")
         lines.append("p = e / (torch.exp(-m) + e.sum(-1, keepdim=True))")
     elif kind == "none":
