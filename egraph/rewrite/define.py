@@ -112,7 +112,9 @@ def _sides(returned: object) -> tuple[Term, list[Term | Callable]]:
     return left, [s if inspect.isfunction(s) else terms((left, s))[1] for s in rights]
 
 
-def _guards(when: Callable, patterns: dict[str, object]) -> tuple[Guard, ...]:
+def _guards(when: object, patterns: dict[str, object]) -> tuple[Guard, ...]:
+    if not callable(when):
+        raise TermError(f"`when` is a function of the rule's variables that gives a guard, not {when!r}")
     parameters = inspect.signature(when).parameters
     for name in parameters:
         if name not in patterns:

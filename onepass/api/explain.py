@@ -48,7 +48,11 @@ def explain(
     from ..report.requirements import hold
     from .backend import Recorder
 
-    asked = frozenset(name for name, wanted in (("gradients", gradients), ("tangents", tangents)) if wanted)
+    flags = {"gradients": gradients, "tangents": tangents}
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise OptionError(f"{name} is True or False, not {flag!r}")
+    asked = frozenset(name for name, wanted in flags.items() if wanted)
     recorder = Recorder(Options.read(_both(rules, options)), asked)
     function = getattr(function, "_orig_mod", getattr(function, "_torchdynamo_orig_callable", function))
     refuse_call(function, inputs, keywords)

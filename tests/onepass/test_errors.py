@@ -172,6 +172,7 @@ def plain(a):
         (annotated, {}, "the annotation of a is \"<class 'torch.Tensor'>\"; it names dims"),
         (plain, {"trust": "no"}, "trust is True or False, not 'no'"),
         (plain, {"both": 1}, "both is True or False, not 1"),
+        (plain, {"when": True}, "`when` is a function of the rule's variables that gives a guard, not True"),
         (plain, {"exakt": "bitwise"}, "a rule has no keyword 'exakt'; it has when, both, exact, trust, device"),
     ],
 )

@@ -135,6 +135,12 @@ def test_an_unknown_option_of_explain_is_refused():
         onepass.explain(causal, *inputs(40), options={"colour": "red"})
 
 
+@pytest.mark.parametrize("flag", ["gradients", "tangents"])
+def test_a_flag_that_is_no_bool_is_refused(flag):
+    with pytest.raises(onepass.errors.OptionError, match=f"{flag} is True or False, not 'yes'"):
+        onepass.explain(causal, *inputs(40), **{flag: "yes"})
+
+
 def unmasked(q, k, v):
     return torch.softmax(q @ k.mT, dim=-1) @ v
 
