@@ -131,7 +131,8 @@ def compiled(found: Fused, tensors: Tensors, call: RegionCall) -> Run:
 
 
 def compiled_step(program: Program, needed: Sequence[bool], tensors: Tensors, sizes: Mapping[str, int]) -> Run:
-    """A region's own calls with their gradients as Inductor compiles them, at the first run: cotangents are random.
+    """A region's own calls with their gradients as Inductor compiles them, at the first run. Cotangents are ones: none
+    is drawn, so that the program draws the same numbers as without it.
 
     A thread runs them, as in `compiled`; so none may wait for autograd's thread of the device, in a backward.
     """
@@ -149,7 +150,7 @@ def compiled_step(program: Program, needed: Sequence[bool], tensors: Tensors, si
             if not known:
                 known.append(compile_fx(graph, leaves, config_patches=WITHOUT_PASSES))
             results = [x for x in known[0](*leaves) if x.requires_grad]
-            cotangents.extend(map(torch.randn_like, results[len(cotangents) :]))
+            cotangents.extend(map(torch.ones_like, results[len(cotangents) :]))
             wanted = [x for x in leaves if x.requires_grad]
             return [*torch.autograd.grad(results, wanted, cotangents, allow_unused=True)]
 
