@@ -172,7 +172,7 @@ def refuse_detached(program: Program, wanted: Collection[str], results: Collecti
     first, free = Normaliser((*laws, *ledger.proved(SHIFTED_ONCE))), Normaliser((*laws, *ledger.proved(SHIFT_FREE)))
     forms = (free.normal(first.normal(r.term)) for r, name in zip(captured, program.outputs) if name in results)
     if any(tensor.name in others for form in forms for tensor in tensors(form)):
-        raise NotDerived("a value inside of it is detached", "detach")
+        raise NotDerived("its result depends on a value inside of it that is detached", "detach")
 
 
 def _hides(program: Program, wanted: Collection[str], results: Collection[str]) -> bool:
