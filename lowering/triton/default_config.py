@@ -1,7 +1,7 @@
 """The configuration of a plain Triton kernel that nobody tuned, chosen by what its tiles hold and what it writes.
 
-Every tile is a power of two of at least 16, and fits the registers and the shared memory of the device. Example: wide
-heads get fewer rows a tile.
+Every tile is a power of two, no smaller than a product of matrices takes, and fits the registers and the shared memory
+of the device. Example: wide heads get fewer rows a tile.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from ..analysis.dim_roles import compared, is_contraction, leading_dims, several
 from ..codegen.matrix_products import multiplies_in_parts
 from ..codegen.tile_extents import (
     MIN_EXTENT_OF_A_MATRIX,
+    dims_of_matrices,
     dims_with_relative_factors,
     may_have_rows_last,
     needs_three_dims,
@@ -131,7 +132,8 @@ def default_for(kernel: Kernel, architecture: str, count: int = 0) -> TritonConf
     nodes = nodes_of(kernel)
     if summed := chunks(kernel, nodes):
         places = places_outside_of_matrices(kernel, roots(kernel), summed)
-        return of_folded_chunks(places) if places else of_chunks(element_bytes, bool(few))
+        is_folded = places > 0 and not dims_of_matrices(kernel, nodes)
+        return of_folded_chunks(places) if is_folded else of_chunks(element_bytes, bool(few))
     serial = stepped(kernel, nodes)
     if lead := leading_dims(kernel, nodes):
         return cube_config(max(map(power_of_two, lead)), carried_elements(kernel), width)

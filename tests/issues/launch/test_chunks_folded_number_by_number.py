@@ -23,6 +23,10 @@ def multiplied(x, y):
     return (x @ y.mT).logsumexp(-1)
 
 
+def both(x, y):
+    return (x @ y.mT + (x * x).sum(-1, keepdim=True)).logsumexp(-1)
+
+
 def plan_of(function, *given):
     return optimize_all(translate(program_of(function, *given)).results).plan
 
@@ -34,8 +38,9 @@ def test_a_thread_has_few_numbers():
 
 
 @pytest.mark.parametrize("count", [1, 64])
-def test_products_of_matrices_keep_theirs(count):
-    (kernel,) = plan_of(multiplied, torch.empty(64, 1024), torch.empty(640, 1024)).kernels
+@pytest.mark.parametrize("function", [multiplied, both])
+def test_products_of_matrices_keep_theirs(function, count):
+    *_, kernel = plan_of(function, torch.empty(64, 1024), torch.empty(640, 1024)).kernels
     assert default_for(kernel, "sm_90", count) == of_chunks(4, few=count < 16)
 
 
