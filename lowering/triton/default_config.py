@@ -131,9 +131,8 @@ def default_for(kernel: Kernel, architecture: str, count: int = 0) -> TritonConf
     width, element_bytes = widest(kernel)
     nodes = nodes_of(kernel)
     if summed := chunks(kernel, nodes):
-        places = places_outside_of_matrices(kernel, roots(kernel), summed)
-        is_folded = places > 0 and not dims_of_matrices(kernel, nodes)
-        return of_folded_chunks(places) if is_folded else of_chunks(element_bytes, bool(few))
+        places = 0 if dims_of_matrices(kernel, nodes) else places_outside_of_matrices(kernel, roots(kernel), summed)
+        return of_chunks(element_bytes, bool(few), places)
     serial = stepped(kernel, nodes)
     if lead := leading_dims(kernel, nodes):
         return cube_config(max(map(power_of_two, lead)), carried_elements(kernel), width)
@@ -318,8 +317,13 @@ def of_pages(config: TritonConfig) -> TritonConfig:
     return replace(config, loop_tile=SLOTS_OF_A_PAGE, warps=2, stages=3)
 
 
-def of_chunks(element_bytes: int, few: bool) -> TritonConfig:
-    """For products that a tile sums chunk by chunk: tiles as of a product of matrices that is stored."""
+def of_chunks(element_bytes: int, few: bool, places: int = 0) -> TritonConfig:
+    """For products that a tile sums chunk by chunk: tiles as of a product of matrices that is stored.
+
+    places: of a row and column, where they are folded number by number and no matrix is multiplied.
+    """
+    if places:
+        return of_folded_chunks(places)
     if few:
         return TritonConfig(16, 128 if element_bytes == 2 else 64, 4, 4)
     return TritonConfig(128, 256, 8, 3) if element_bytes == 2 else TritonConfig(64, 64, 4, 2)
