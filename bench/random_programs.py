@@ -47,7 +47,7 @@ CONTESTANTS = {"onepass": onepass.onepass_backend, "torch.compile": "inductor"}
 ROUNDS, AGAIN = 3, 5
 SLOW = 0.95  # of torch.compile: less is measured again
 COMPILE_SECONDS = 100  # that one program may take to compile, beside others
-ROUND_SECONDS = COMPILE_SECONDS + 30.0  # that a process may keep others waiting: it hangs where no signal is seen
+ROUND_SECONDS = COMPILE_SECONDS + 30.0  # that processes wait for the slowest: code in C++ may see the alarm late
 FIELDS = ("seed", "number", "ratio", "again", "onepass", "torch.compile", "first", "first.torch", "ran", "source")
 
 Row = dict[str, object]
@@ -107,7 +107,7 @@ def prepared(program: Fuzzed) -> tuple[Row, dict[str, Callable]]:
 
 
 class TooSlow(BaseException):
-    """A program did not compile in time. The compilers catch each Exception, so this is none."""
+    """A program did not compile in time. This is no Exception, since the compilers catch those."""
 
 
 @contextmanager

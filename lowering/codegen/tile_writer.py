@@ -178,7 +178,7 @@ class TileWriter(Tiles):
         return self.assign(f"{tensor.name}_tile", TileValue(text, dims, tensor.dtype), scope)
 
     def _unmoved(self, index: Term, near: Term, size: Size) -> TileValue | None:
-        """Whether an index is the place of its axis that is read instead, which is written here, in 32 bits."""
+        """Whether an index is in range: equal to the place that is read instead of it, which is computed in 32 bits."""
         if near is index:
             return None
         found, home = self.value(index), self.scope_of(near.dims)

@@ -182,7 +182,7 @@ def coarse_tangent(x):
 
 @gluon.jit
 def nearest(place, count):
-    """A place of an axis of so many: the given one if it is a place, so that the two are equal, and else any."""
+    """The given place if it is one of an axis with `count` places, and else some other place of that axis."""
     return gl.minimum(place.to(gl.uint32), count - 1).to(gl.int32)
 
 

@@ -51,14 +51,19 @@ class TritonConfig:
             yield (config := replace(config, warps=config.warps if config._is_wide else 4))
         yield from (replace(config, warps=warps) for warps in (4, 8) if warps > config.warps)
 
-    def sharing(self, excess: float) -> float:
-        """The most elements of a tile that a thread of the next configuration to try has.
+    @property
+    def elements_of_a_thread(self) -> float:
+        """Elements of a tile of rows and columns for each thread."""
+        return self.row_tile * self.loop_tile / (32 * self.warps)
 
-        excess: registers that a thread kept in memory, of those that it may keep. Compiling what spills by the thousand
-        takes seconds. Example: 64x32 with 8 warps, 5452 of 128 registers: 8 elements, and next 4.
+    def elements_to_try_next(self, excess: float) -> float:
+        """The most elements that a thread may have in the next configuration that is worth compiling.
+
+        excess: registers that a thread kept in memory, as a multiple of those that it may keep. Compiling a kernel that
+        keeps thousands takes seconds. Example: 64x32 with 8 warps has 8 elements a thread; with an excess of 40, 4.
         """
         parts = next((n for least, n in ((64, 4), (4, 2)) if excess > least), 1)
-        return self.row_tile * self.loop_tile / (32 * self.warps * parts)
+        return self.elements_of_a_thread / parts
 
     @property
     def _is_wide(self) -> bool:

@@ -414,7 +414,7 @@ class Launcher:
         first, given = self.config(kernel, sizes, device), kernel.name in self.configs
         most = inf
         for config in (first, *(() if given else self._smaller(first))):
-            if config.sharing(0.0) > most:
+            if config.elements_of_a_thread > most:
                 continue
             launch = self._launch(kernel, config, values, sizes, device)
             if not checked or device.type != "cuda" or interprets(launch.function) or not launch.programs:
@@ -424,7 +424,7 @@ class Launcher:
                 reason, excess = _unsuited(launch, values, device, allowed)
             if not reason:
                 return launch
-            tried, most = config, config.sharing(excess) if excess else most
+            tried, most = config, config.elements_to_try_next(excess) if excess else most
         refused = LaunchError if given else NotPlannable
         raise refused(f"{kernel.name} {reason} with tiles {tried}")
 

@@ -64,9 +64,7 @@ class AskedDerivatives:
         cls, captured: Captured, cotangents: Sequence[Tensor | None], asked: Asked, taken: set[str]
     ) -> AskedDerivatives:
         """Those of a region. cotangents: of each result."""
-        laws = simplifying([result.term for result in captured.results])
-        # A program that subtracts a maximum before its softmax shifts twice; one shift is made of the two.
-        normaliser = Normaliser((*laws, *ledger.proved(SHIFTED_ONCE)))
+        laws, normaliser = _laws_and_normaliser(captured)
         goals = [normaliser.normal(result.term) for result in captured.results]
         chains = tuple(replay(result.term, normaliser) for result in captured.results)
         parts = zip(captured.results, goals, cotangents, strict=True)
@@ -77,6 +75,13 @@ class AskedDerivatives:
         apart, together = (ledger.proved((*group, *SPREAD)) for group in (SHIFT_FREE, GATHERED))
         laws = Laws(self.laws, apart, together, turned=ledger.proved(TURNED))
         return certified(mode, self.captured, self.results, self.asked, certificate, shown, laws)
+
+
+def _laws_and_normaliser(captured: Captured) -> tuple[tuple[Rule, ...], Normaliser]:
+    """The laws of the results' normal form, and what brings them to it before they are differentiated."""
+    laws = simplifying([result.term for result in captured.results])
+    # A program that subtracts a maximum before its softmax shifts twice; one shift is made of the two.
+    return laws, Normaliser((*laws, *ledger.proved(SHIFTED_ONCE)))
 
 
 def backward_stores(
@@ -167,10 +172,11 @@ def refuse_detached(program: Program, wanted: Collection[str], results: Collecti
     if not _hides(program, wanted, results):
         return
     apart, others = with_detached_inputs(program, wanted)
-    captured = translate(apart).results
-    laws = simplifying([result.term for result in captured])
-    first, free = Normaliser((*laws, *ledger.proved(SHIFTED_ONCE))), Normaliser((*laws, *ledger.proved(SHIFT_FREE)))
-    forms = (free.normal(first.normal(r.term)) for r, name in zip(captured, program.outputs) if name in results)
+    captured = translate(apart)
+    laws, normaliser = _laws_and_normaliser(captured)
+    free = Normaliser((*laws, *ledger.proved(SHIFT_FREE)))
+    asked = (r.term for r, name in zip(captured.results, program.outputs, strict=True) if name in results)
+    forms = (free.normal(normaliser.normal(term)) for term in asked)
     if any(tensor.name in others for form in forms for tensor in tensors(form)):
         raise NotDerived("its result depends on a value inside of it that is detached", "detach")
 

@@ -123,9 +123,8 @@ def with_detached_inputs(program: Program, wanted: Collection[str]) -> tuple[Pro
     hidden: set[str] = set()  # what detached values are made of
     for node in reversed(program.nodes):
         hidden.update(node.reads if node.name in hidden or call_name(node) == "detach" else ())
-    taken = {entry.name for entry in program.inputs}
-    others = {name: Atom("node", _free(f"detached_{name}", taken)) for name in wanted}
-    copies = others.copy()  # of what is made of them
+    others = {name: Atom("node", f"{name} detached") for name in wanted}
+    copies = others.copy()  # of the inputs, and of what is computed from them
     nodes: list[ProgramNode] = []
     for node in program.nodes:
         if node.name in hidden and not copies.keys().isdisjoint(node.reads):
@@ -135,13 +134,6 @@ def with_detached_inputs(program: Program, wanted: Collection[str]) -> tuple[Pro
     inputs = [replace(entry, name=others[entry.name].text) for entry in program.inputs if entry.name in others]
     made = replace(program, inputs=(*program.inputs, *inputs), nodes=tuple(nodes))
     return made, frozenset(other.text for other in others.values())
-
-
-def _free(name: str, taken: set[str]) -> str:
-    while name in taken:
-        name += "_"
-    taken.add(name)
-    return name
 
 
 def _reading(node: ProgramNode, copies: Mapping[str, Atom]) -> ProgramNode:

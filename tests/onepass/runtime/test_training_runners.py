@@ -239,9 +239,10 @@ def test_what_is_asked_for_is_kept(originals_are_faster, options):
 
 @pytest.fixture
 def on_a_gpu(monkeypatch):
-    """Graphs may be compiled once more, and a step of calls that Inductor compiles takes `seconds` to 2 of the plans'.
+    """Graphs may be compiled once more. The plans' forward and backward take one second each, and a step of the calls
+    as Inductor compiles them takes half a second.
 
-    Yields what sets the seconds, and the steps that were made.
+    Gives a dict whose "step" sets the latter, and the list of the steps that were made.
     """
     taken, made, compiled_step = {"step": 0.5}, [], executors.compiled_step
 
