@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from math import prod
 
 import torch
@@ -23,6 +22,7 @@ from ..analysis.dim_roles import stepped
 from ..analysis.read_places import places_read
 from ..plan.queries import nodes as nodes_of
 from ..plan.records import Kernel, Plan
+from .current_device import allocator, on_device
 from .triton_compat import Relaunch, interprets
 
 SECTOR_BYTES = 32  # what memory gives at a time
@@ -111,13 +111,12 @@ def copying(tensors: Sequence[torch.Tensor], copies: Sequence[Copy]) -> Callable
             found[place] = copied(found[place])
         return found
 
-    return run
+    return on_device(tensors[0].device, run) if ready else list
 
 
 def _copier(tensor: torch.Tensor, axis: int) -> Callable[[torch.Tensor], torch.Tensor]:
     """What copies tensors like this one, so that the axis is contiguous and rows along it are aligned."""
-    new = partial(torch.empty_strided, tensor.shape, _aligned_steps(tensor.shape, axis))
-    new = partial(new, dtype=tensor.dtype, device=tensor.device)
+    new = allocator(tensor.shape, _aligned_steps(tensor.shape, axis), tensor.dtype, tensor.device)
     others = [k for k in range(tensor.dim()) if k != axis]
     narrow = (k for k in others if tensor.stride(k) == 1 and tensor.shape[k] <= MAX_WIDTH)
     across = next(narrow, None)

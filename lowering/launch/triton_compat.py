@@ -211,21 +211,24 @@ class Relaunch:
         driver = triton.runtime.driver.active
         self.device, self.stream = driver.get_current_device(), driver.get_current_stream
         self.encoded: dict[tuple[int, ...], list] = {}
-        self.plain, self.metadata = _without_maps(kernel)
+        self.direct, self.metadata = _past_python(kernel, bool(windows))
 
     def __call__(self, bases: list[torch.Tensor], arguments: list) -> None:
         """`arguments`: all but the maps, in the function's order; addresses for tensors, which the driver would ask."""
-        kernel, stream = self.kernel, self.stream(self.device)
-        if self.plain is None:
+        stream = self.stream(self.device)
+        if self.direct is None:
+            kernel = self.kernel
             fixed, windows = (kernel.packed_metadata, None, None, None), self._based(bases)
             kernel.run(self.programs, 1, 1, stream, kernel.function, *fixed, *windows, *arguments)
             self._based([None] * len(bases))
             return
-        where = tuple([base.data_ptr() for base in bases])
-        maps = self.encoded.get(where)
-        if maps is None:
-            maps = self._encode(bases, where)
-        self.plain(self.programs, stream, [*maps, *arguments])
+        if bases:
+            where = tuple([base.data_ptr() for base in bases])
+            maps = self.encoded.get(where)
+            if maps is None:
+                maps = self._encode(bases, where)
+            arguments = [*maps, *arguments]
+        self.direct(self.programs, stream, arguments)
 
     def _based(self, bases: list) -> tuple[Window, ...]:
         for window, base in zip(self.windows, bases, strict=True):
@@ -244,16 +247,20 @@ class Relaunch:
         return found
 
 
-def _without_maps(kernel):
-    """(a launch of encoded tensor maps, metadata of the maps); (None, None) where this Triton hides them."""
+def _past_python(kernel, has_maps: bool):
+    """(a launch past Triton's Python, which takes encoded tensor maps, metadata of the maps); (None, None) where this
+    Triton hides them, or the kernel needs more than a launch."""
     run = kernel.run
-    inner = getattr(run, "launch", None)
-    names = getattr(getattr(inner, "__code__", None), "co_freevars", ())
-    held = dict(zip(names, (cell.cell_contents for cell in inner.__closure__ or ()))) if names else {}
     special = getattr(run, "global_scratch_size", 1) or getattr(run, "profile_scratch_size", 1)
     special = special or getattr(run, "launch_cooperative_grid", True) or getattr(run, "launch_pdl", True)
-    special = special or getattr(run, "gsan_enabled", False)
-    if special or "launcher" not in held or not held.get("tensordesc_meta"):
+    launch = getattr(run, "launch", None)
+    if special or getattr(run, "gsan_enabled", False) or launch is None:
+        return None, None
+    if not has_maps:
+        return _bare(kernel, launch), None
+    names = getattr(getattr(launch, "__code__", None), "co_freevars", ())
+    held = dict(zip(names, (cell.cell_contents for cell in launch.__closure__ or ()))) if names else {}
+    if "launcher" not in held or not held.get("tensordesc_meta"):
         return None, None
     return _bare(kernel, held["launcher"]), held["tensordesc_meta"]
 

@@ -22,6 +22,7 @@ from ...egraph.terms.term import Tensor
 from ..analysis.contiguous_axes import runs_of
 from ..analysis.data_indices import blocks_of_tiles
 from ..codegen.signature import Source
+from ..launch.current_device import allocator, on_device
 from ..launch.split_loops import (
     MERGED,
     SplitKernel,
@@ -213,7 +214,7 @@ class Launcher:
         if launches is None:
             seen = _as_stored(kernels, values, sizes)
             launches = self._prepared[key] = tuple(self._prepare(k, seen, sizes, device) for k in kernels)
-        self._run_on(device, launches, values)
+        on_device(device, lambda _: self._run(launches, values))(())
         return tuple(values[target.name] for target in self.plan.outputs)
 
     def bind(
@@ -224,20 +225,21 @@ class Launcher:
         strides: of outputs by name, contiguous where there are none. It gives a list of new tensors.
         """
         ready = self.prepared(dict(zip(names, tensors, strict=True)), sizes, strides or {})
-        device, made, launches = ready.device, ready.made, ready.launches
+        launches = ready.launches
+        made = [(name, allocator(shape, steps, dtype, ready.device)) for name, shape, steps, dtype in ready.made]
         outputs = [target.name for target in self.plan.outputs]
         zeroed = [name for kernel in ready.kernels for name in kernel.zeroed]
 
         def run(given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
             values = dict(zip(names, given))
-            for name, shape, steps, dtype in made:
-                values[name] = torch.empty_strided(shape, steps, dtype=dtype, device=device)
+            for name, new in made:
+                values[name] = new()
             for name in zeroed:
                 values[name].zero_()
-            self._run_on(device, launches, values)
+            self._run(launches, values)
             return [values[name] for name in outputs]
 
-        return run
+        return on_device(ready.device, run)
 
     def prepared(self, tensors: dict[str, torch.Tensor], sizes: dict, strides: dict) -> PreparedLaunches:
         """The launches for tensors like these, with what they need. strides: of outputs by name."""
@@ -317,13 +319,6 @@ class Launcher:
         device = next((tensors[n].device for n in self.names), torch.device("cpu"))
         return {name: tensors[name] for name in self.names}, device
 
-    def _run_on(self, device: torch.device, launches: tuple[Launch, ...], values: dict[str, torch.Tensor]) -> None:
-        if device.type == "cuda" and device.index != torch.cuda.current_device():
-            with torch.cuda.device(device):
-                self._run(launches, values)
-        else:
-            self._run(launches, values)
-
     def key(self, values: dict[str, torch.Tensor]) -> object:
         """What else of the tensors a prepared launch depends on."""
         return tuple([tensor.data_ptr() % 16 == 0 for tensor in values.values()])
@@ -386,7 +381,8 @@ class Launcher:
 
     def _run(self, launches: tuple[Launch, ...], values: dict[str, torch.Tensor]) -> None:
         for launch in launches:
-            values.update(self.mapped(launch, values))
+            if launch.maps:
+                values.update(self.mapped(launch, values))
             launch.run(values)
 
     def _tilings(self, kernel: Kernel, config: TritonConfig, sizes: dict) -> dict[Loop, Tiling]:

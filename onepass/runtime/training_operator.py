@@ -235,13 +235,17 @@ def backward_runner(program: str, found: Training, wanted: Flags, made: Backward
     return runner
 
 
-def _run_or_record_backward(keys, *arguments):
-    """The autograd layer: straight to what runs, unless a second derivative is recorded or a tangent is carried."""
+def _run_or_record_backward(*arguments):
+    """The autograd layer: straight to what runs, unless a second derivative is recorded or a tangent is carried.
+
+    What runs is an operation of its own, so that a compiled graph has that one and does not pass here: a call of an
+    operation in Python takes the host tens of microseconds.
+    """
     read = [t for given in arguments[:3] for t in given if t is not None]
     if (torch.is_grad_enabled() and any([t.requires_grad for t in read])) or any(map(has_tangent, read)):
         return _recorded_backward(*arguments)
-    below = keys & torch._C._after_autograd_keyset
-    return torch.ops.onepass.region_backward.default.redispatch(below, *arguments)
+    with torch._C._AutoDispatchBelowAutograd():
+        return torch.ops.onepass.region_gradients.default(*arguments)
 
 
 def _recorded_backward(*arguments):
@@ -255,9 +259,10 @@ def _fake_gradients(*arguments):
     return [torch.empty_like(t) for t, n in zip(call.tensors, call.needed, strict=True) if n]
 
 
-_LIBRARY.define(f"region_backward{SCHEMA_BACKWARD}", tags=(torch.Tag.pt2_compliant_tag,))
-_LIBRARY.impl("region_backward", _run_backward, "CompositeExplicitAutograd")
-_LIBRARY.impl("region_backward", _run_or_record_backward, "Autograd", with_keyset=True)
+for _name in ("region_backward", "region_gradients"):
+    _LIBRARY.define(f"{_name}{SCHEMA_BACKWARD}", tags=(torch.Tag.pt2_compliant_tag,))
+    _LIBRARY.impl(_name, _run_backward, "CompositeExplicitAutograd")
+    library.register_fake(f"onepass::{_name}", _fake_gradients, lib=_LIBRARY)
+_LIBRARY.impl("region_backward", _run_or_record_backward, "Autograd")
 for _batched in ("Batched", "FuncTorchBatched"):  # a batch of cotangents
     _LIBRARY.impl("region_backward", _recorded_backward, _batched)
-library.register_fake("onepass::region_backward", _fake_gradients, lib=_LIBRARY)

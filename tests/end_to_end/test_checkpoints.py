@@ -231,6 +231,6 @@ def test_the_joint_graph_has_one_node_for_each_direction(budget, runs):
     run = compiled(around, "inductor", inner_options={"joint_custom_post_pass": Seen()})
     with config.patch(activation_memory_budget=budget):
         assert_as_in_float64(run, around, inputs())
-    operations = [torch.ops.onepass.region_train.default, torch.ops.onepass.region_backward.default]
+    operations = [torch.ops.onepass.region_train.default, torch.ops.onepass.region_gradients.default]
     assert [n.target for n in Seen.nodes] == operations
     assert runs == {"Forward": 1 if budget else 2, "Backward": 1}

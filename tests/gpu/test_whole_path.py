@@ -423,3 +423,20 @@ def test_rows_that_begin_at_no_multiple_of_16_bytes():
         for _ in range(3):
             for result, truth in zip(compiled(q, k, v), exact, strict=True):
                 assert (result.double() - truth).abs().max() < 3e-2 * truth.abs().max()
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+@pytest.mark.parametrize("inner", ["eager", "inductor"])
+def test_what_is_copied_first_is_copied_on_its_own_device(inner):
+    """The caller's current device is another one."""
+    q, v = torch.randn(2, 2, 4, 1024, 64, device="cuda:1", dtype=torch.bfloat16)
+    k = torch.randn(2, 4, 64, 1024, device="cuda:1", dtype=torch.bfloat16).mT
+    k = torch.cat([k[..., None], k[..., None]], -1)[..., 0]  # of which each number is on its own
+    program = lambda q, k, v: torch.softmax(q @ k.mT * 0.125, -1) @ v
+    options = {"strict": True, "inner": inner, "libraries": False}
+    compiled = torch.compile(program, backend=onepass.onepass_backend, options=options)
+    with torch.no_grad(), torch.cuda.device(0):
+        for _ in range(3):
+            found, exact = compiled(q, k, v), program(q.double(), k.double(), v.double())
+            torch.testing.assert_close(found.double(), exact, atol=2e-2, rtol=2e-2)
+    assert any("is copied to be read in runs" in note for note in onepass.reports()[-1].regions[0].notes)

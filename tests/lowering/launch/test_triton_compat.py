@@ -47,8 +47,8 @@ def _plainly(given):
 def test_a_relaunch_gives_the_driver_what_a_launch_gives(hidden, driver):
     kernel, windows = _kernel(driver), tuple(Window((n, 64), (64, 1), (64, 64)) for n in (128, 256))
     again = Relaunch(kernel, 5, windows)
-    assert again.plain is not None
-    again.plain = None if hidden else again.plain
+    assert again.direct is not None
+    again.direct = None if hidden else again.direct
     first, second = ([torch.zeros(n, 64, dtype=torch.bfloat16) for n in (128, 256)] for _ in range(2))
     for bases in (first, second, first):
         again(bases, [1234, 1, 6])
@@ -58,3 +58,17 @@ def test_a_relaunch_gives_the_driver_what_a_launch_gives(hidden, driver):
         mine, theirs = driver.calls[-2:]
         assert _plainly(mine) == _plainly(theirs)
         assert [x[0] for x in mine[-1] if isinstance(x, tuple)] == [base.data_ptr() for base in bases]
+
+
+@pytest.mark.parametrize("overlaps", [False, True], ids=["directly", "by Triton"])
+def test_a_relaunch_without_maps_is_the_launch_too(overlaps, driver, monkeypatch):
+    monkeypatch.setitem(SIGNATURE, "x", "*bf16")
+    monkeypatch.setitem(SIGNATURE, "y", "*bf16")
+    kernel = _kernel(driver)
+    kernel.run.launch_pdl = overlaps
+    again = Relaunch(kernel, 5)
+    assert (again.direct is None) == overlaps
+    again([], [1234, 5678, 91, 1, 6])
+    kernel.run(5, 1, 1, 7, 99, kernel.packed_metadata, None, None, None, 1234, 5678, 91, 1, 6)
+    mine, theirs = driver.calls
+    assert _plainly(mine) == _plainly(theirs)
