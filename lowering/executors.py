@@ -191,9 +191,10 @@ class TritonExecutor(PlanExecutor):
     ) -> None:
         reordered, wanted = _by_memory(plan, tensors, strides)
         launcher = self._launcher(reordered.plan, store, deterministic)
-        given, copies = _in_order(reordered, tensors, sizes)
-        if not copies:  # a copy needs memory
-            launcher.compile_ahead(tuple(tensors), given, sizes, reordered.strides(wanted) or None, device)
+        from .launch.relayout import with_copies
+
+        given = with_copies(*_in_order(reordered, tensors, sizes))
+        launcher.compile_ahead(tuple(tensors), given, sizes, reordered.strides(wanted) or None, device)
 
     def describe(self, kernel: Kernel) -> str:
         return describe_split(kernel)
@@ -346,6 +347,13 @@ class ConfiguredExecutor(TritonExecutor):
 TILED, TRITON, GLUON = TiledExecutor(), TritonExecutor(), GluonExecutor()
 EXECUTORS: dict[str, PlanExecutor] = {executor.name: executor for executor in (TILED, TRITON, GLUON)}
 KERNELS = (GLUON.name, TRITON.name)  # executors of kernels, in the order in which they are tried
+
+
+def threads_ahead() -> int:
+    """How many threads are to compile ahead: as many as wait for processes, else two, which take turns."""
+    from .launch.kernel_functions import cores, has_processes
+
+    return min(8, cores() // 2) if has_processes() else 2
 
 
 def runs_kernels(option: str, devices: Collection[str]) -> bool:

@@ -12,17 +12,17 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from ..egraph.forks import in_child, lock
+from ..lowering.executors import threads_ahead
 from ..process_state import registered
 
-MAX_THREADS = 2  # more would take turns: half of a compilation is Python
 log = logging.getLogger(__name__)
 
 
 class Background:
     """Pieces of work by key, each started once."""
 
-    def __init__(self, threads: int = MAX_THREADS):
-        self._threads, self._lock = threads, lock()
+    def __init__(self, threads: int | None = None):
+        self._threads, self._lock = threads or threads_ahead(), lock()
         self._known: dict[str, Future] = registered({}, "runners", self._lock)
         self._pool: ThreadPoolExecutor | None = None
         in_child(self._forget)

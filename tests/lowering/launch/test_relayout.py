@@ -186,3 +186,12 @@ def test_what_is_stored_between_kernels_is_left_to_them():
     names = [*inspect.signature(invariant_points).parameters]
     stored = {s.output.name for kernel in plan.kernels[:-1] for s in kernel.stores} - {t.name for t in plan.outputs}
     assert stored and all(names[copy.place] == "pair_bias" for copy in copies_of(plan, names, inputs))
+
+
+def test_tensors_without_memory_are_copied_as_others_are():
+    """Kernels are compiled ahead for these."""
+    like = torch.empty(2, 64, 3, 40).permute(0, 2, 1, 3)[..., ::2]
+    copies = [relayout.Copy(0, 3, 1)]
+    (made,), (ahead,) = with_copies([like], copies), with_copies([like.to("meta")], copies)
+    assert ahead.is_meta
+    assert (ahead.shape, ahead.stride(), ahead.dtype) == (made.shape, made.stride(), made.dtype)
