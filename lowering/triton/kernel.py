@@ -27,13 +27,15 @@ from ..plan.launch_facts import Facts
 from ..plan.queries import map_name, roots
 from ..plan.records import Accumulator, Kernel, Loop, Plan, Store
 from .column_halves import ColumnHalves
-from .default_config import carried_elements
+from .default_config import carried_elements, widest
 from .diagonal_sums import slots_name, write_slot
-from .loops import RangeWriter, Segment, by_columns, joined
+from .loops import RangeWriter, Segment, by_columns
 from .piece_states import PieceStates
 
 ADDED = ("sum", "rescaled")
-MIN_COLUMNS_OF_ONE_BODY = 512  # accumulators so wide leave no registers for two bodies: 0.83 of the time with one
+# Accumulators so wide leave no registers for a body with a test beside one without; by bytes of an element. With 512
+# columns of halves one body takes 0.83 of the time.
+MIN_COLUMNS_OF_ONE_BODY = {2: 512, 4: 128}
 MANY_PLACES = 2**30  # more than a compared dim has
 IMPORTS = "import triton\nimport triton.language as tl\n\n\n"
 
@@ -203,10 +205,10 @@ class TritonKernelWriter:
 
     def _segments(self, ranges: RangeWriter) -> list[Segment]:
         """The runs of a loop's tiles."""
-        segments = ranges.segments()
         if self.tiles.skewing.exact:
-            return by_columns(segments, self.tiles.tile_of(ranges.dim))
-        return joined(segments) if carried_elements(self.kernel) >= MIN_COLUMNS_OF_ONE_BODY else segments
+            return by_columns(ranges.segments(), self.tiles.tile_of(ranges.dim))
+        _, size = widest(self.kernel)
+        return ranges.segments(carried_elements(self.kernel) >= MIN_COLUMNS_OF_ONE_BODY[min(size, 4)])
 
     def _pieces(self, loop: Loop, names: list[list[TileValue]]) -> PieceStates | None:
         """The totals of a loop that is read in pieces; None for one that has one piece, or none."""

@@ -74,12 +74,15 @@ class RangeWriter:
         self.ragged = str(loop.dim) not in tiles.facts.even
         self.scope = tiles.middle if loop.outer else tiles.outer
 
-    def segments(self) -> list[Segment]:
-        """The loop's tiles by class; empty tiles are in no segment, classes that cannot occur have none."""
+    def segments(self, one_body: bool = False) -> list[Segment]:
+        """The loop's tiles by class; empty tiles are in no segment, classes that cannot occur have none.
+
+        one_body: neighbours are one run, whose tiles all test what some have to.
+        """
         if self.loop.map in self.tiles.maps:
             return self._mapped(self.loop.map)
         if len(self.loop.ranges) == 1:
-            return self._neighbours(self.loop.ranges[0])
+            return self._neighbours(self.loop.ranges[0], one_body)
         return self._listed() if self.loop.ranges else []
 
     def reached(self) -> TileValue | None:
@@ -134,13 +137,15 @@ class RangeWriter:
 
     # One range: the loop's variable is the coordinate
 
-    def _neighbours(self, found: Range) -> list[Segment]:
+    def _neighbours(self, found: Range, one_body: bool) -> list[Segment]:
         begin, end, block = "0", self.size, self.block
         if found.lowers:
             begin = self._scalar("begin", f"{self._lowest(found.lowers, '0', strict=False)} // {block} * {block}")
         if found.uppers:
             end = self._scalar("end", self._highest(found.uppers, strict=False))
         begin, end = self._share(begin, end, block)
+        if one_body:
+            return [Segment(begin, end, block, self.loop.guard is not None, self.ragged)]
         if self.loop.guard is not None and not found.exact:
             if not self.ragged:
                 return [Segment(begin, end, block, True, False)]

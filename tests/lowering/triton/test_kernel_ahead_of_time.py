@@ -62,6 +62,6 @@ def test_compiles(case, results):
     assert "error" not in said, said
     assert said["shared"] <= DEVICES[case[0]].shared_bytes
     if case[0] == "sm_90":
-        assert said["spilled"] <= SPILLED.get(case[1], 0), said
+        assert said["spilled"] <= SPILLED.get(case[1], 8 if case[3] == "float32" else 0), said
         assert said["wgmma"] > 0 or case[1] == "mixed" or case[3] == "float32", said
         assert not said["serialised"] or case[1] not in WHOLE or case[3] == "float32", said
