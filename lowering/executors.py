@@ -349,13 +349,6 @@ EXECUTORS: dict[str, PlanExecutor] = {executor.name: executor for executor in (T
 KERNELS = (GLUON.name, TRITON.name)  # executors of kernels, in the order in which they are tried
 
 
-def threads_ahead() -> int:
-    """How many threads are to compile ahead: as many as wait for processes, else two, which take turns."""
-    from .launch.kernel_functions import cores, has_processes
-
-    return min(8, cores() // 2) if has_processes() else 2
-
-
 def runs_kernels(option: str, devices: Collection[str]) -> bool:
     """Whether kernels are to run a plan whose inputs are on devices of these types.
 

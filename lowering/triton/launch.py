@@ -6,10 +6,11 @@ memory where Triton reads it; the folder that ONEPASS_CACHE or ONEPASS_DEBUG_DIR
 
 from __future__ import annotations
 
-import logging
+import hashlib
+import linecache
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import inf
 from typing import Any, ClassVar, TypeVar
 
@@ -22,7 +23,6 @@ from ..analysis.contiguous_axes import runs_of
 from ..analysis.data_indices import blocks_of_tiles
 from ..codegen.signature import Source
 from ..launch.current_device import allocator, on_device
-from ..launch.kernel_functions import has_processes, in_processes, load, side_by_side
 from ..launch.split_loops import (
     MERGED,
     SplitKernel,
@@ -54,6 +54,7 @@ from ..plan.launch_facts import INTERPRETER, Facts, interpreter_wanted
 from ..plan.queries import map_name, reach, roots
 from ..plan.records import VARIES_BY_DISTANCE, Kernel, Loop, NotPlannable, Plan
 from ..planning.mask_plans import class_plan, packed_mask_plan
+from ..source_folder import named_folder, write_source
 from .default_config import MAX_SPILLED_REGISTERS, cut_to_sizes, default_for, has_rows_last, of_few_rows, widest
 from .diagonal_sums import slots_name
 from .kernel import emit
@@ -65,11 +66,22 @@ Made = tuple[str, tuple[int, ...], tuple[int, ...], torch.dtype]  # name, shape,
 META = torch.device("meta")  # of tensors without memory
 CLASSED = 16384  # elements that one program looks at to class tiles
 T = TypeVar("T")
-log = logging.getLogger(__name__)
 
 
 class LaunchError(ValueError):
     """The tensors or sizes given do not fit the plan; the message says which."""
+
+
+@cache
+def load(text: str, function: str) -> Any:
+    """The @triton.jit function of a text. Triton reads the text back through linecache, so no file is needed."""
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    copy = write_source(named_folder(), f"{function}_{digest}.py", text)
+    name = str(copy) if copy else f"<onepass {function} {digest}>"
+    linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+    namespace = {"__name__": f"onepass_kernel_{digest}"}
+    exec(compile(text, name, "exec"), namespace)
+    return namespace[function]
 
 
 @dataclass
@@ -171,7 +183,6 @@ class Launcher:
         self._prepared: dict[tuple, tuple[Launch, ...]] = {}
         self._maps = MapCache()
         self._whole: dict[str, Kernel] = {}  # what a kernel of parts is a part of
-        self._compiled_first = False  # what is first tried, before it is asked for
         self.shared: dict[str, str] = {}  # by kernel, how its loops last were shared out over programs
 
     @property
@@ -236,7 +247,6 @@ class Launcher:
         kernels, sizes = self._stages(sizes, device)
         made = self._made(kernels, sizes, strides)
         seen = _as_stored(kernels, {**values, **_without_memory(made)}, sizes)
-        self._compile_together(kernels, seen, sizes, device)
         launches = tuple(self._prepare(k, seen, sizes, device) for k in kernels)
         return PreparedLaunches(tuple(kernels), sizes, tuple(made), launches, device, seen)
 
@@ -275,29 +285,8 @@ class Launcher:
         with torch.cuda.device(device):
             kernels, sizes = self._stages(sizes, device)
             seen = _as_stored(kernels, {**values, **_without_memory(self._made(kernels, sizes, strides or {}))}, sizes)
-            self._compile_first(kernels, seen, sizes, device)
-
-    def _compile_first(self, kernels: Sequence[Kernel], seen: dict, sizes: dict, device: torch.device) -> None:
-        """Compiles the first launch to try of each kernel, in processes, side by side."""
-        self._compiled_first = True
-        launches = [self._prepare(kernel, seen, sizes, device, checked=False) for kernel in kernels]
-
-        def compiles(launch: Launch) -> None:
-            with torch.cuda.device(device):  # of this thread
-                make_launcher(launch.compiled(seen))
-
-        with in_processes():
-            side_by_side(compiles, launches)
-
-    def _compile_together(self, kernels: Sequence[Kernel], seen: dict, sizes: dict, device: torch.device) -> None:
-        """Compiles several kernels at once that nothing has compiled ahead. At other sizes they mostly are the same."""
-        maps = any(loop.map is not None for kernel in kernels for loop in kernel.loops)
-        if self._compiled_first or len(kernels) < 2 or maps or device.type != "cuda" or not has_processes():
-            return
-        try:
-            self._compile_first(kernels, seen, sizes, device)
-        except Exception as error:  # it comes again where the kernel is prepared, and is known there
-            log.debug("onepass: kernels are compiled one by one: %s: %s", type(error).__name__, error)
+            for kernel in kernels:
+                make_launcher(self._prepare(kernel, seen, sizes, device, checked=False).compiled(seen))
 
     def _made(self, kernels: Sequence[Kernel], sizes: dict, strides: dict) -> list[Made]:
         """What the kernels write: name, shape, strides and dtype. strides: those that are wished for, by name.

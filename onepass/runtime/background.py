@@ -12,17 +12,19 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from ..egraph.forks import in_child, lock
-from ..lowering.executors import threads_ahead
 from ..process_state import registered
 
+# More would take turns: half of a compilation is Python. A process for each kernel took as long on 32 cores: it imports
+# and hashes Triton once more, and compiles its own launcher.
+MAX_THREADS = 2
 log = logging.getLogger(__name__)
 
 
 class Background:
     """Pieces of work by key, each started once."""
 
-    def __init__(self, threads: int | None = None):
-        self._threads, self._lock = threads or threads_ahead(), lock()
+    def __init__(self, threads: int = MAX_THREADS):
+        self._threads, self._lock = threads, lock()
         self._known: dict[str, Future] = registered({}, "runners", self._lock)
         self._pool: ThreadPoolExecutor | None = None
         in_child(self._forget)

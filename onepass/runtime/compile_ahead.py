@@ -2,7 +2,7 @@
 
 A first call then waits for the longer of the two, not for both; and a first backward finds its kernels ready. Nothing
 depends on it: a call whose tensors are otherwise compiles what it needs. Only tensors on a GPU, of known sizes.
-Example: the kernels of attention in a training graph are compiled at once, forward and backward, each by a process.
+Example: the kernels of attention in a training graph are compiled by two threads, forward and backward.
 """
 
 from __future__ import annotations
