@@ -126,6 +126,48 @@ def product_over_exponential(x, a, c):
     return (x * exp(a)) / exp(c), x * exp(a - c)
 
 
+@rule(exact=FINITE)
+def product_over_divisor_and_exponential(x, a, y, c):
+    """((x · exp(a)) / y) / exp(c) = (x · exp(a - c)) / y"""
+    return ((x * exp(a)) / y) / exp(c), (x * exp(a - c)) / y
+
+
+@rule(when=lambda k: constant(k), exact=FINITE)
+def scaled_product_over_divisor_and_exponential(x, a, y, c, k: "constant"):
+    """(((x · exp(a)) · k) / y) / exp(c) = ((x · exp(a - c)) · k) / y for a literal k"""
+    return (((x * exp(a)) * k) / y) / exp(c), ((x * exp(a - c)) * k) / y
+
+
+@rule(exact=FINITE)
+def chosen_quotient_over_exponential(p: "predicate", x, a, y, c):
+    """where(p, (x · exp(a)) / y, 0) / exp(c) = where(p, (x · exp(a - c)) / y, 0)"""
+    return where(p, (x * exp(a)) / y, ZERO) / exp(c), where(p, (x * exp(a - c)) / y, ZERO)
+
+
+@rule(when=lambda k: constant(k), exact=FINITE)
+def scaled_chosen_quotient_over_exponential(p: "predicate", x, a, y, c, k: "constant"):
+    """where(p, ((x · exp(a)) · k) / y, 0) / exp(c) = where(p, ((x · exp(a - c)) · k) / y, 0) for a literal k"""
+    return where(p, ((x * exp(a)) * k) / y, ZERO) / exp(c), where(p, ((x * exp(a - c)) * k) / y, ZERO)
+
+
+@rule(exact=FINITE)
+def exponential_over_product_with_exponential(a, y, c):
+    """exp(a) / (y · exp(c)) = exp(a - c) / y"""
+    return exp(a) / (y * exp(c)), exp(a - c) / y
+
+
+@rule(exact=FINITE)
+def product_over_product_with_exponential(x, a, y, c):
+    """(x · exp(a)) / (y · exp(c)) = (x · exp(a - c)) / y"""
+    return (x * exp(a)) / (y * exp(c)), (x * exp(a - c)) / y
+
+
+@rule(when=lambda k: constant(k), exact=FINITE)
+def scaled_product_over_product_with_exponential(x, a, y, c, k: "constant"):
+    """((x · exp(a)) · k) / (y · exp(c)) = ((x · exp(a - c)) · k) / y for a literal k"""
+    return ((x * exp(a)) * k) / (y * exp(c)), ((x * exp(a - c)) * k) / y
+
+
 @rule(when=lambda k: constant(k), exact=FINITE)
 def scaled_exponential_over_exponential(a, c, k: "constant"):
     """(exp(a) · k) / exp(c) = exp(a - c) · k for a literal k"""
@@ -251,6 +293,13 @@ TOGETHER = (
     exponential_leaves_right_factor,
     quotient_of_exponentials,
     product_over_exponential,
+    product_over_divisor_and_exponential,
+    scaled_product_over_divisor_and_exponential,
+    chosen_quotient_over_exponential,
+    scaled_chosen_quotient_over_exponential,
+    exponential_over_product_with_exponential,
+    product_over_product_with_exponential,
+    scaled_product_over_product_with_exponential,
     scaled_exponential_over_exponential,
     scaled_product_over_exponential,
     choice_over_exponential,

@@ -6,8 +6,8 @@ loops from there.
 
 from math import inf
 
-from ..egraph import independent, integer, nonzero, not_constant, positive, rule
-from ..egraph.terms.ops import const, exp, le, logical_not, lt, sum_over, where
+from ..egraph import float_dtype, has_dtype, independent, integer, nonzero, not_constant, positive, rule
+from ..egraph.terms.ops import cast, const, exp, le, logical_not, lt, sum_over, where
 
 ABSENT = const(-inf)
 ZERO = const(0.0)
@@ -66,6 +66,18 @@ def mask_of_masked(p: "predicate", q: "predicate", s, f):
 def exponential_of_masked(p: "predicate", s):
     """exp(where(p, s, -∞)) = where(p, exp(s), 0)"""
     return exp(where(p, s, ABSENT)), where(p, exp(s), ZERO)
+
+
+@rule(when=lambda s, a: (float_dtype(a), has_dtype(s, a)), exact=FINITE)
+def truth_times_exponential(p: "predicate", s, a: "dtype"):
+    """a(p) · exp(s) = where(p, exp(s), 0) for s of dtype a"""
+    return cast(p, a) * exp(s), where(p, exp(s), ZERO)
+
+
+@rule(when=lambda s, a: (float_dtype(a), has_dtype(s, a)), exact=FINITE)
+def exponential_times_truth(p: "predicate", s, a: "dtype"):
+    """exp(s) · a(p) = where(p, exp(s), 0) for s of dtype a"""
+    return exp(s) * cast(p, a), where(p, exp(s), ZERO)
 
 
 @rule(exact=FINITE)
@@ -191,6 +203,8 @@ NORMAL = (
     masked_scaled,
     mask_of_masked,
     exponential_of_masked,
+    truth_times_exponential,
+    exponential_times_truth,
     masked_term_times,
     times_masked_term,
     choice_out_of_sum,

@@ -85,11 +85,12 @@ MAX_SHIFT_OF_ONE_NUMBER = 2.0**10  # of a larger literal's sum with a logarithm,
 class Logarithm:
     """The logarithm of a sum of exponentials: one saved value, or a shift and the logarithm of what is left by it.
 
-    total: the sum, in the form without shifts.
+    total: the sum, in the form without shifts. shift: what the forward shifts all of its exponents by.
     """
 
     total: Term
     parts: tuple[Saved, ...]
+    shift: Term
 
     @property
     def term(self) -> Term:
@@ -129,7 +130,8 @@ def _widest(results: Iterable[HasTerm]) -> str:
 def _logarithm(form: Term, shift: Term, rest: Term, named: Callable[[str, Term], Saved]) -> Logarithm:
     """One value for both, unless the shift may absorb the rest."""
     apart = any(map(_is_far, subterms(form, lambda n: n.op == "exp")))
-    return Logarithm(form, (named("shift", shift), named("log", rest)) if apart else (named("log", shift + rest),))
+    parts = (named("shift", shift), named("log", rest)) if apart else (named("log", shift + rest),)
+    return Logarithm(form, parts, shift)
 
 
 def _is_far(node: Term) -> bool:
@@ -191,7 +193,8 @@ class Bounded:
     """Refuses a gradient whose exponentials could overflow where the forward's do not.
 
     Over the reals exp(s) / exp(L) is exp(s - L), and only one of them is always a number. An exponent is bounded if it
-    is s - L for an s of the sum that L is the logarithm of, or if the forward as written has it.
+    is s - L for an s of the sum that L is the logarithm of, if it is L - m for the shift m of that sum, or if the
+    forward as written has it.
     """
 
     def __init__(self, sums: Iterable[Logarithm], results: Iterable[HasTerm], laws: Normaliser):
@@ -200,6 +203,7 @@ class Bounded:
         self.shifted: set[Term] = set()
         self.summed: dict[Dim, None] = {}
         for one in sums:
+            self.written.add(laws.normal(exp(one.read() - one.shift)))  # the sum as the forward has it
             self.summed |= dict.fromkeys(r.attrs[1] for r in reduces(one.total))
             for node in subterms(one.total, lambda n: n.op == "exp"):
                 if node.op == "exp":
@@ -212,7 +216,7 @@ class Bounded:
                 raise NotDifferentiable(UNBOUNDED, "exp")
 
     def _is_bounded(self, node: Term) -> bool:
-        """Of one exponential, or of the product of two that met: exp((s + t) - L) with exp(t) as written."""
+        """Of one exponential, or of the product of two that met: exp((s + t) - L) with exp(t) bounded, too."""
         if node in self.written or any(form in self.shifted for form in self._at_summed_dims(node)):
             return True
         above = node.args[0]
@@ -221,7 +225,7 @@ class Bounded:
             above, shift = above.args
             shifts.insert(0, shift)
         pairs = (above.args, above.args[::-1]) if above.op == "add" else ()
-        return any(exp(reduce(Term.__sub__, shifts, s)) in self.shifted and exp(t) in self.written for s, t in pairs)
+        return any(exp(reduce(Term.__sub__, shifts, s)) in self.shifted and self._is_bounded(exp(t)) for s, t in pairs)
 
 
     def _at_summed_dims(self, node: Term) -> Iterator[Term]:

@@ -305,25 +305,32 @@ class Evaluator:
         return tuple(of_atom("var", part) if kind == REAL else kind for part, kind in zip(parts, kinds))
 
     def _cast(self, node: Term, value):
-        """A cast to a float dtype changes no real, or rounds it. Of literals, and to other dtypes, it is opaque.
+        """A cast to a float dtype changes no real, or rounds it, and makes 1 of true and 0 of false.
 
-        A cast of an undefined value to another dtype than a float is some number, or some truth value.
+        Of literals, and to other dtypes, it is opaque.
         """
         dtype, operand = node.attrs[0], node.args[0]
         known = dtype in FLOATS or dtype in self.path.facts.real_casts
         if (operand, dtype) in self.path.facts.own_casts:
             return value
-        if known and not isinstance(value, bool) and operand not in self.path.facts.literals:
+        if known and isinstance(value, bool):
+            return literal(float(value))
+        if known and operand not in self.path.facts.literals:
             rounds = self.path.facts.casts_round and isinstance(value, Quotient)
             return of_atom("rounded", str(dtype), *value.key) if rounds else value
         if operand.op == "cast" and operand.attrs[0] == dtype:
             return value
         if value == UNDEFINED and not known:
-            if not isinstance(dtype, str):
-                raise Undecided("a cast of an undefined value to any dtype")
-            truth = dtype == "bool" and self.path.choose(("undefined truth", node), (True, False))
-            return truth if dtype == "bool" else of_atom("integer", f"undefined {node!r}")
+            return self._cast_of_undefined(node, dtype)
         return opaque(f"cast {dtype}", [value], self.path)
+
+    def _cast_of_undefined(self, node: Term, dtype):
+        """To another dtype than a float it is some number, or some truth value."""
+        if not isinstance(dtype, str):
+            raise Undecided("a cast of an undefined value to any dtype")
+        if dtype == "bool":
+            return self.path.choose(("undefined truth", node), (True, False))
+        return of_atom("integer", f"undefined {node!r}")
 
 
 def compare(left: Term, right: Term, facts: VariableFacts, deadline: float = float("inf")) -> Comparison:

@@ -200,6 +200,8 @@ class Writer:
             return f"({reader} {argument})" if reader else argument
         if node.op == "const":
             return literal(node.attrs[0])
+        if node.op == "cast" and self.sort(node.args[0]) == TRUTH and self.sort(node) == NUMBER:
+            return f"(choice {self.term(node.args[0])} {literal(1.0)} {literal(0.0)})"
         if node.op == "cast":
             return f"({self.names[node.attrs[0]]} {self._cast_operand(node)})"
         if node.op == "reduce":

@@ -114,6 +114,6 @@ def test_a_mean_without_elements_is_0_where_the_divisor_has_more():
     score = where(load(Tensor("p", "bool", (3,)), iota(j)), load(Tensor("s", "float64", (3,)), iota(j)), const(-np.inf))
     total = sum_over(j, exp(score)) + exp(load(Tensor("sink", "float64", ())))
     log = saved_value("log", load(Tensor("sink", "float64", ())), ())
-    mean = Mean(sum_over(j, exp(score) * 2.0), Logarithm(total, (log,)), score, const(2.0))
+    mean = Mean(sum_over(j, exp(score) * 2.0), Logarithm(total, (log,), const(0.0)), score, const(2.0))
     given = {"p": np.array([False] * 3), "s": np.ones(3), "sink": np.array(0.5)}
     assert evaluate(mean.value, given, ()) == 0.0
