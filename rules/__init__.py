@@ -20,6 +20,7 @@ SHIFTED_ONCE = (reductions.difference_out_of_max, scalar.shift_out_of_maximum, s
 # addend a sum and a quotient of its own.
 DIVISORS_OUT = (*quotients.DIVISORS_OUT, matmul.quotient_times, reductions.divisor_out_of_sum)
 SHIFT_FREE = (
+    *mask.CHOSEN_BY_TRUTH,
     *exponentials.TAKEN_APART,
     *exponentials.EXPONENTS,
     quotients.quotients_add,

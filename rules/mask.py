@@ -203,9 +203,9 @@ NORMAL = (
     masked_scaled,
     mask_of_masked,
     exponential_of_masked,
-    truth_times_exponential,
-    exponential_times_truth,
     masked_term_times,
     times_masked_term,
     choice_out_of_sum,
 )
+# Only for gradients: in a forward the largest of all scores would have a loop of its own, before that of kept ones.
+CHOSEN_BY_TRUTH = (truth_times_exponential, exponential_times_truth)
