@@ -163,13 +163,14 @@ def resources(compiled: Any, architecture: str = "sm_90a") -> dict[str, int]:
     }
 
 
-# Gluon, whose names and launches may change with every release
+# Gluon and direct launches, whose names and arguments may change with every release
+
+KNOWN_DRIVER = (3, 6) <= RELEASE <= (3, 9)
 
 
 def gluon_missing() -> str | None:
     """Why Gluon kernels for Hopper cannot be compiled here; None if they can."""
-    suited = (3, 6) <= RELEASE <= (3, 9)
-    return None if suited else f"Gluon kernels are written for Triton 3.6 to 3.9; this is {triton.__version__}"
+    return None if KNOWN_DRIVER else f"Gluon kernels are written for Triton 3.6 to 3.9; this is {triton.__version__}"
 
 
 def _map_layout(box: tuple[int, ...], dtype: str):
@@ -248,13 +249,15 @@ class Relaunch:
 
 
 def _past_python(kernel, has_maps: bool):
-    """(a launch past Triton's Python, which takes encoded tensor maps, metadata of the maps); (None, None) where this
-    Triton hides them, or the kernel needs more than a launch."""
+    """(a launch past Triton's Python, which takes encoded tensor maps, metadata of the maps).
+
+    (None, None) where this Triton is not known or hides them, or the kernel needs more than a launch.
+    """
     run = kernel.run
     special = getattr(run, "global_scratch_size", 1) or getattr(run, "profile_scratch_size", 1)
     special = special or getattr(run, "launch_cooperative_grid", True) or getattr(run, "launch_pdl", True)
     launch = getattr(run, "launch", None)
-    if special or getattr(run, "gsan_enabled", False) or launch is None:
+    if special or getattr(run, "gsan_enabled", False) or launch is None or not KNOWN_DRIVER:
         return None, None
     if not has_maps:
         return _bare(kernel, launch), None

@@ -72,3 +72,8 @@ def test_a_relaunch_without_maps_is_the_launch_too(overlaps, driver, monkeypatch
     kernel.run(5, 1, 1, 7, 99, kernel.packed_metadata, None, None, None, 1234, 5678, 91, 1, 6)
     mine, theirs = driver.calls
     assert _plainly(mine) == _plainly(theirs)
+
+
+def test_a_triton_that_is_not_known_launches_itself(driver, monkeypatch):
+    monkeypatch.setattr(triton_compat, "KNOWN_DRIVER", False)
+    assert Relaunch(_kernel(driver), 5).direct is None
