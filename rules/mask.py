@@ -207,5 +207,6 @@ NORMAL = (
     times_masked_term,
     choice_out_of_sum,
 )
-# Only for gradients: in a forward the largest of all scores would have a loop of its own, before that of kept ones.
+# These are used for gradients only. In a forward they would mask the sums and not the maximum, which would then need a
+# loop of its own.
 CHOSEN_BY_TRUTH = (truth_times_exponential, exponential_times_truth)

@@ -1,6 +1,6 @@
-"""What a prepared launch does on its device at each call: it makes that device the current one, and new tensors.
+"""The current device of prepared launches, and the tensors that they make at each call.
 
-A small call takes the host longer than the GPU, so both take as few calls of torch as they can.
+A small call takes the host longer than the GPU, so both are done with few calls of torch.
 Invariant: kernels are launched, and memory is taken, where the tensors of the call are.
 Example: `on_device(device, run)(tensors)` runs on `cuda:1` where the caller's current device is `cuda:0`.
 """
@@ -14,12 +14,12 @@ from typing import Any
 import torch
 
 
-def on_device(device: torch.device, run: Callable[[Sequence[torch.Tensor]], Any]) -> Callable:
-    """`run`, with the device as the current one."""
+def on_device(device: torch.device, run: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """`run`, called with the device as the current one."""
     if device.type != "cuda":
         return run
 
-    def there(tensors: Sequence[torch.Tensor]) -> Any:
+    def there(tensors: Any) -> Any:
         if torch.cuda.current_device() == device.index:
             return run(tensors)
         with torch.cuda.device(device):
@@ -31,9 +31,9 @@ def on_device(device: torch.device, run: Callable[[Sequence[torch.Tensor]], Any]
 def allocator(
     shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype, device: torch.device
 ) -> Callable[[], torch.Tensor]:
-    """What makes tensors like this, without values. Of a GPU, that has to be the current device.
+    """A function that makes tensors of this kind, without values. A GPU has to be the current device when it is called.
 
-    Code that Inductor makes calls the same function, which takes half the time of `torch.empty_strided`.
+    The function is the one that Inductor's code calls. It takes half the time of `torch.empty_strided`.
     """
     quick = getattr(torch._C._dynamo.guards, "_empty_strided_cuda", None)
     if device.type == "cuda" and quick is not None:

@@ -10,7 +10,7 @@ import hashlib
 import linecache
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from math import inf
 from typing import Any, ClassVar, TypeVar
 
@@ -214,7 +214,7 @@ class Launcher:
         if launches is None:
             seen = _as_stored(kernels, values, sizes)
             launches = self._prepared[key] = tuple(self._prepare(k, seen, sizes, device) for k in kernels)
-        on_device(device, lambda _: self._run(launches, values))(())
+        on_device(device, partial(self._run, launches))(values)
         return tuple(values[target.name] for target in self.plan.outputs)
 
     def bind(

@@ -77,7 +77,7 @@ class RangeWriter:
     def segments(self, one_body: bool = False) -> list[Segment]:
         """The loop's tiles by class; empty tiles are in no segment, classes that cannot occur have none.
 
-        one_body: neighbours are one run, whose tiles all test what some have to.
+        one_body: the tiles of one range are one segment, where each tile makes every test that one of them needs.
         """
         if self.loop.map in self.tiles.maps:
             return self._mapped(self.loop.map)

@@ -238,8 +238,8 @@ def backward_runner(program: str, found: Training, wanted: Flags, made: Backward
 def _run_or_record_backward(*arguments):
     """The autograd layer: straight to what runs, unless a second derivative is recorded or a tangent is carried.
 
-    What runs is an operation of its own, so that a compiled graph has that one and does not pass here: a call of an
-    operation in Python takes the host tens of microseconds.
+    It calls another operation, `region_gradients`. A compiled graph records that one and skips this layer, which would
+    take the host some 20 microseconds more.
     """
     read = [t for given in arguments[:3] for t in given if t is not None]
     if (torch.is_grad_enabled() and any([t.requires_grad for t in read])) or any(map(has_tangent, read)):
