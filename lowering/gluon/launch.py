@@ -21,6 +21,7 @@ from ...egraph.forks import cached_property
 from ...egraph.terms.affine import affine
 from ...egraph.terms.sizes import resolve
 from ..codegen.fast_division import BITS, division
+from ..hopper import work_order
 from ..hopper.config import HOPPER_DEFAULTS, HopperConfig, HopperDefault, KernelClass, default_row
 from ..hopper.kernel_form import (
     Binding,
@@ -52,7 +53,6 @@ from ..readback.check_plan import differs
 from ..schedule.choose_config import Choice, choose
 from ..schedule.schedule_store import ScheduleStore
 from ..triton.launch import INT32, META, Launcher, load, typical_run
-from . import work_order
 from .kernel import emit
 from .kernel_parts import GluonSource, LaunchShape, TensorMap
 

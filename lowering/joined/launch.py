@@ -20,7 +20,6 @@ from ...egraph.terms.sizes import resolve
 from ...egraph.terms.term import Tensor
 from ...egraph.terms.traversal import subterms
 from ..codegen.signature import Source
-from ..gluon import work_order
 from ..gluon.kernel_parts import LaunchShape, TensorMap
 from ..gluon.launch import (
     NOTHING,
@@ -34,6 +33,7 @@ from ..gluon.launch import (
     window_of,
 )
 from ..gluon.launch import refusal as refusal_of_kernels
+from ..hopper import work_order
 from ..launch.split_loops import SplitKernel
 from ..launch.triton_compat import Window, architecture, compiler_options, gluon_missing
 from ..masks.block_map import Tiling, pays, shared_visits

@@ -123,7 +123,7 @@ def distributed_items(lists: torch.Tensor, dealt: WorkDistribution, tile: int) -
     """The table of items, from lists of tiles that are `tile` wide: int32 [1 + the most items of a program, programs].
 
     Row 0 has each program's number of items, the rows below have the items. Entries after a program's last item are not
-    written. lowering/gluon/work_order.py makes the same table on the host.
+    written. lowering/hopper/work_order.py makes the same table on the host.
     """
     *grid, tiles = dealt.items
     points, total = prod(grid), prod(dealt.items)

@@ -18,7 +18,7 @@ from onepass.api.backend import onepass_backend
 from onepass.egraph.terms.evaluate import evaluate
 from onepass.egraph.terms.ops import const, iota, le, load, logical_and, logical_not, logical_or
 from onepass.egraph.terms.term import Dim, Tensor
-from onepass.lowering.gluon import work_order
+from onepass.lowering.hopper import work_order
 from onepass.lowering.masks.block_map import EMPTY, FULL
 from onepass.lowering.masks.loop_ranges import ranges
 from onepass.lowering.plan.records import Loop

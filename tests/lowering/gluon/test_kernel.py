@@ -18,8 +18,8 @@ import torch
 
 from onepass.compiler.optimize import optimize_all
 from onepass.graph.trace import program_of
-from onepass.lowering.gluon import work_order
 from onepass.lowering.gluon.launch import fitting, prepare
+from onepass.lowering.hopper import work_order
 from onepass.lowering.hopper.config import HOPPER_DEFAULTS, HopperConfig, duration
 from onepass.lowering.hopper.kernel_form import accumulated, bind, chunks, shared_bytes
 from onepass.lowering.launch.triton_compat import RELEASE, gluon_missing

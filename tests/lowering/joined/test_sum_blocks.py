@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from onepass.lowering.gluon import work_order
 from onepass.lowering.gluon.launch import RefusedLaunch
+from onepass.lowering.hopper import work_order
 from onepass.lowering.joined.form import bind_joined
 from onepass.lowering.joined.join import join
 from onepass.lowering.joined.launch import config_of, in_order, last_visitors, prepare_joined

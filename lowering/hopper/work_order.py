@@ -18,12 +18,12 @@ import numpy as np
 from ...egraph.terms.evaluate import evaluate
 from ...egraph.terms.sizes import resolve
 from ...egraph.terms.traversal import subterms
-from ..hopper.config import WarpSettings, pace
-from ..hopper.kernel_form import Binding, WarpBinding
 from ..masks.block_map import EMPTY, FULL, PARTIAL, WorkDistribution
 from ..masks.loop_ranges import tile_range
 from ..plan.device import H200
 from ..plan.records import Limit
+from .config import WarpSettings, pace
+from .kernel_form import Binding, WarpBinding
 
 CACHE = 32 << 20  # bytes, of what is read or added to again and again, that should be in the L2 cache at one time
 IDLE = 1.03  # the last item may end so many times as late as it would if no program were ever idle

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from onepass.egraph.terms.ops import eq, iota, le, load, logical_and
 from onepass.egraph.terms.term import Dim, Tensor
-from onepass.lowering.gluon import work_order
-from onepass.lowering.gluon.work_order import CACHE, IDLE, OVERHEAD, at_a_time, longest_first
+from onepass.lowering.hopper import work_order
+from onepass.lowering.hopper.work_order import CACHE, IDLE, OVERHEAD, at_a_time, longest_first
 from onepass.lowering.masks.block_map import MapCache, Tiling, WorkDistribution
 from onepass.lowering.masks.tile_lists import distributed_items
 from onepass.lowering.plan.records import BlockMap
