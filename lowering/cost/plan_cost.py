@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from ...egraph.terms.sizes import UnknownSize, resolve
 from ...egraph.terms.term import TermError
 from ..gluon.launch import RATE_OF_TRITON, RefusedLaunch, fits, fitting
+from ..hopper.config import HopperConfig
 from ..hopper.kernel_form import bind
 from ..hopper.split_states import with_split_states
 from ..launch.split_loops import enough_programs, split_kernel, wanted_chunks
@@ -87,14 +88,16 @@ def scheduled(kernel: Kernel, sizes: dict, device: HopperGpu, hopper: bool) -> I
     rows = resolve(kernel.rows.size, sizes) if kernel.rows is not None else 0
     plain = cut_to_sizes(default_for(kernel, ARCHITECTURE, rows), kernel, sizes)
     hopper_config = _hopper_config(kernel, sizes, device) if hopper else None
-    busy = enough_programs(kernel, sizes) * (1.0 if hopper_config is None else RATE_OF_TRITON)
+    wide = hopper_config is not None and hopper_config.value_warpgroups > 0  # then parts have this form, too
+    busy = enough_programs(kernel, sizes) * (1.0 if hopper_config is None or wide else RATE_OF_TRITON)
     count = wanted_chunks(kernel, plain, sizes, device.multiprocessors, busy)
     parts = split_kernel(kernel) if count > 1 else None
     if parts is None:
         return [(kernel, hopper_config or _fitting(kernel, plain, sizes, device), sizes)]
     known = {**sizes, str(parts.chunk.size): count}
     merging = replace(of_few_rows(*widest(parts.last)), stages=1)
-    return [(parts.first, plain, known), (parts.last, cut_to_sizes(merging, parts.last, known), known)]
+    first = hopper_config if hopper_config is not None and wide else plain
+    return [(parts.first, first, known), (parts.last, cut_to_sizes(merging, parts.last, known), known)]
 
 
 def _fitting(kernel: Kernel, config: TritonConfig, sizes: dict, device: HopperGpu) -> TritonConfig:
@@ -103,7 +106,7 @@ def _fitting(kernel: Kernel, config: TritonConfig, sizes: dict, device: HopperGp
     return next((one for one in tried if not estimate(kernel, one, sizes, device).why), config)
 
 
-def _hopper_config(kernel: Kernel, sizes: dict, device: HopperGpu) -> Config | None:
+def _hopper_config(kernel: Kernel, sizes: dict, device: HopperGpu) -> HopperConfig | None:
     binding = bind(kernel)
     if isinstance(binding, str) or not fits(binding) or resolve(kernel.rows.size, sizes) < device.product_rows:
         return None

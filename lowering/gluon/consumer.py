@@ -9,7 +9,7 @@ Example: with one step a tile, the scores of tile t + 1 are issued together with
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 from ...egraph.terms.positions import pair_of
@@ -24,7 +24,7 @@ from ..hopper.kernel_form import Binding, Operand, Product, StateValue, accumula
 from ..plan.device import H200
 from ..plan.records import Accumulator
 from ..plan.thresholds import HIDDEN_SCORE
-from .epilogue import StateNames, StoreWriter
+from .epilogue import StateNames, StoreWriter, chunks_of, hand_over, zeros
 from .expressions import GluonWriter, Pending, matrix_in, name_products, summed, wait_for
 from .kernel_parts import Buffers, LaunchShape
 from .scores import in_base_two, weights
@@ -59,7 +59,7 @@ class Consumer:
         self.rows, self.loop, self.listed = binding.kernel.rows, binding.loop, shape.listed is not None
         self.buffers = buffers
         self.more, self.words, self.cuts = "", "", (0, 0)
-        self.partial = ""
+        self.partial = self.occupied = ""
         self.whole = shape.masked == "none" and str(self.loop.dim) in shape.facts.even  # no element is ever absent
         every = [pair for step in binding.steps for pair in step.states]
         self.sums = summed(binding.products, _terms_of(accumulator for accumulator, _ in every))
@@ -67,6 +67,7 @@ class Consumer:
         self.states = [[StateNames(writer, a, values) for a, values in step.states] for step in binding.steps]
         self.keeps_columns = _has_room_for_columns(binding, config)
         self.bodies = [term for pair in every for term in _factors_of(*pair)]
+        self.chunks = chunks_of(binding, config, 0)
         self.pending: list[list[Pending]] = self._plan_pending()
         self.arrivals, self.releases = _readers_of_columns(binding)
 
@@ -89,7 +90,7 @@ class Consumer:
 
     def item(self, walk: Walk, entering: list[str]) -> list[str]:
         """The lines of one item; `entering` asks for what its results need, when its first tile is done."""
-        s, self.partial = self.config, walk.partial
+        s, self.partial, self.occupied = self.config, walk.partial, walk.occupied
         prologue = [f"at = turn % {s.row_buffers} * {s.consumers} + W"]
         prologue += [f"mbarrier.wait({self.buffers.rows_full}.index(at), turn // {s.row_buffers} & 1)"]
         before, after = (self._skip(number) if number else [] for number in (walk.before, walk.after))
@@ -98,7 +99,7 @@ class Consumer:
         body = [*prologue, *before, *first, *entering]
         body += [f"for t in range(1, {walk.count}):", *(f"    {x}" for x in rest)]
         body += [f"count += {walk.count}", f"mbarrier.arrive({self.buffers.rows_empty}.index(at))"]
-        store = StoreWriter(self.writer, self.binding, s.send, self.states, self.buffers.exits, self.buffers.entries)
+        store = StoreWriter(self.writer, self.binding, self.config, self.states, self.buffers, self.chunks)
         body += self._drain() + after + store.lines()
         return [*self.writer.outer.lines, *body, "turn += 1"]
 
@@ -121,7 +122,7 @@ class Consumer:
         body += self._issue(pending, "last") + self._keep_place()
         body += ["turn += 1", "more = position + 1 < high", *take, *enter]
         body += self._finish(pending, "last", outstanding=len(self.binding.products))
-        body += StoreWriter(writer, self.binding, s.send, self.states, self.buffers.exits, {}).lines() + wait
+        body += StoreWriter(writer, self.binding, s, self.states, self.buffers, self.chunks).lines() + wait
         return [*enter, *wait], body
 
     def _keep_place(self) -> list[str]:
@@ -164,7 +165,7 @@ class Consumer:
         if first:
             lines += self._arrive_at(0, count, "more" if self.more else None)
         for n in range(len(self.binding.steps)):
-            earlier = [] if first and n == 0 else self.pending[n - 1]
+            earlier = [] if (first and n == 0) or self.buffers.handed else self.pending[n - 1]
             self._step(StepOfTile(n, first, count, earlier, count if n else f"{count} - 1"), more)
         return writer.close()
 
@@ -220,6 +221,10 @@ class Consumer:
             arrive = self._arrive_at(at.number + 1, at.count, None)
         else:
             arrive = self._arrive_at(0, f"{at.count} + 1", more)
+        if self.buffers.handed:  # the next scores wait for these value products, which the other warpgroup fills
+            own = self.pending[at.number]
+            lines += [*late, *self._issue(own, at.count), *self._finish(own, at.count), *arrive]
+            return
         finish = self._finish(at.earlier, at.earlier_count)
         lines += [*finish, *arrive] if self.config.late else [*arrive, *finish]
         lines += late
@@ -283,11 +288,11 @@ class Consumer:
 
     def _issue(self, earlier: list[Pending], count: str) -> list[str]:
         lines = []
-        for matrix in dict.fromkeys(p.matrix for p in earlier):
+        for matrix in dict.fromkeys(p.matrix for p in earlier if p.matrix not in self.binding.columns):
             lines.append(f"mbarrier.wait({self._at(self.buffers.ring(matrix).full, count)}, {self._phase(count)})")
         for p in earlier:
             ring = self.buffers.ring(p.matrix)
-            for k, (_, extent) in enumerate(chunks(p.matrix.inner.size)):
+            for k, _, extent in self.chunks:
                 right = matrix_in(
                     self._at(ring.buffers[k], count), p.matrix, self.config.loop_tile, extent, transposed=False
                 )
@@ -300,7 +305,8 @@ class Consumer:
         """Waits for the value products of the step before; then their matrices' slots are free."""
         if not earlier:
             return []
-        names = [*dict.fromkeys(a for p in earlier for a in p.accumulators), *(p.packed for p in earlier)]
+        names = [*dict.fromkeys(p.accumulators[k] for p in earlier for k, *_ in self.chunks)]
+        names += [p.packed for p in earlier]
         last = [p.matrix for p in earlier if p.last]
         return [
             wait_for(outstanding, names),
@@ -308,7 +314,7 @@ class Consumer:
         ]
 
     def _drain(self) -> list[str]:
-        last = self.pending[-1]
+        last = [] if self.buffers.handed else self.pending[-1]
         return [*self._issue(last, "count - 1"), *self._finish(last, "count - 1")]
 
     # States
@@ -328,20 +334,21 @@ class Consumer:
                     self._add(names[0], summand, decay, first)
                     continue
                 packed = next(pending).packed
+                weights = f"rounded({summand}, {self.writer.type_name(value.matrix.tensor.dtype)})"
+                if self.buffers.handed:
+                    half = self.writer.names.fresh("half")
+                    late += [f"{half} = {weights}", *hand_over(self.buffers.handed, half, [decay] if decay else [])]
+                    weights = half
                 late += self._rescale(names, decay, first) if state.record.totals[number] == number else []
-                kind = self.writer.type_name(value.matrix.tensor.dtype)
-                late.append(f"{packed} = gl.convert_layout(rounded({summand}, {kind}), WEIGHT0)")
+                late.append(f"{packed} = gl.convert_layout({weights}, WEIGHT0)")
         return late
 
     def _rescale(self, names: tuple[str, ...], decay: str | None, first: bool) -> list[str]:
         if first:
-            wide = chunks(self.binding.wide.size)
-            return [
-                f"{name} = gl.zeros([{H200.product_rows}, {extent}], gl.float32, VALUE{k})"
-                for k, (name, (_, extent)) in enumerate(zip(names, wide, strict=True))
-            ]
+            return [zeros(names[k], k, extent) for k, _, extent in self.chunks]
         function = "rescaled" if self.config.lazy else "multiplied"
-        return [f"{name} = {function}({name}, {decay})" for name in names] if decay else []
+        own = [names[k] for k, *_ in self.chunks]
+        return [f"{name} = {function}({name}, {decay})" for name in own] if decay else []
 
     def _weigh(self, state: StateNames, first: bool) -> tuple[str, str | None]:
         """(weights, decay) of a rescaled state; without a decay, the scale is fixed or the tile is the first."""
@@ -436,6 +443,8 @@ class Consumer:
         """The value's name, `absent` where the guard is false, behind a branch where only some tiles need it."""
         writer = self.writer
         value = value if value.text.isidentifier() else writer.assign("found", value)
+        if first and self.occupied:
+            value = writer.assign("found", replace(value, text=f"gl.where({self.occupied}, {value.text}, {absent})"))
         padding = self._padding() if first else None
         if not self._tests_the_guard(first):
             return writer.assign("found", writer.where(padding, value, absent)).text if padding else value.text
@@ -488,7 +497,9 @@ def _factors_of(accumulator: Accumulator, values: Iterable[StateValue]) -> list[
 
 def _has_room_for_columns(binding: Binding, config: HopperConfig) -> bool:
     """Whether a thread may keep a number for each of its columns, beside accumulators, scores and weights."""
-    held = accumulated(binding) // 2 + config.loop_tile // 2 + config.loop_tile // 4 + config.loop_tile // 4
+    own = sum(extent for _, _, extent in chunks_of(binding, config, 0))
+    columns = own if config.value_warpgroups else accumulated(binding)
+    held = columns // 2 + config.loop_tile // 2 + config.loop_tile // 4 + config.loop_tile // 4
     part, whole = PART_OF_REGISTERS
     return held <= config.registers[1] * part // whole
 
@@ -501,6 +512,7 @@ def _readers_of_columns(binding: Binding) -> tuple[list[list[Operand]], list[lis
         for product in step.products:
             first.setdefault(product.columns, n)
             last[product.columns] = n
+    last = {operand: n for operand, n in last.items() if operand not in binding.matrices}
     steps = range(len(binding.steps))
     by_step = lambda readers: [[operand for operand, m in readers.items() if m == n] for n in steps]
     return by_step(first), by_step(last)

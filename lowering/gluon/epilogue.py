@@ -1,18 +1,45 @@
 """The end of a consumer's item: states are finished, then results are stored, chunk by chunk of the value dim.
 
-Results leave by shared memory where a tensor map takes them, else by pointers.
+Results leave by shared memory where a tensor map takes them, else by pointers. Where warpgroups share the value dim,
+the one with the scores gives the rows' vectors to the others, and each stores its own chunks.
 """
 
 from __future__ import annotations
+
+from itertools import count
 
 from ...egraph.terms.ops import iota
 from ..analysis.softmax_scaling import any_scale, fixed_scale
 from ..codegen.ops import TileValue, atom
 from ..codegen.tile_writer import decay_text
+from ..hopper.config import HopperConfig
 from ..hopper.kernel_form import Binding, chunks
 from ..plan.device import H200
 from ..plan.records import Accumulator, Store
 from .expressions import GluonWriter, matrix_in
+from .kernel_parts import Buffers, Handed
+
+Finished = tuple[TileValue | None, list[TileValue | None]]  # a state's scale and its vectors, whole
+
+
+def chunks_of(binding: Binding, config: HopperConfig, warpgroup: int) -> list[tuple[int, int, int]]:
+    """(number, start, extent) of the chunks of the value dim that a warpgroup holds: all, or its share of them."""
+    found = [(n, *chunk) for n, chunk in enumerate(chunks(binding.wide.size) if binding.wide else [(0, 0)])]
+    share = -(-len(found) // (1 + config.value_warpgroups))
+    return found[warpgroup * share :][:share] if config.value_warpgroups else found
+
+
+def zeros(name: str, chunk: int, extent: int) -> str:
+    """The line that makes a chunk of an accumulator."""
+    return f"{name} = gl.zeros([{H200.product_rows}, {extent}], gl.float32, VALUE{chunk})"
+
+
+def hand_over(handed: Handed, weights: str, vectors: list[str]) -> list[str]:
+    """Lines that give weights, "" for none, and vectors of the rows to other warpgroups, once they have the last."""
+    stores = [f"{handed.weights}.store({weights})"] if weights else []
+    stores += [f"{handed.vectors}.index({n}).store({vector})" for n, vector in enumerate(vectors)]
+    before, after = f"wait({handed.empty}.index(0), handed & 1 ^ 1)", f"arrive({handed.full}.index(0))"
+    return [f"mbarrier.{before}", *stores, "fence_async_shared()", f"mbarrier.{after}", "handed += 1"]
 
 
 class StateNames:
@@ -27,32 +54,49 @@ class StateNames:
         self.peak = fresh(f"{record.name}_peak") if exact else ""  # a lazy scale lags behind it
         self.fixed = fixed_scale(writer.kernel, record) if rescaled else None
         self.parts: list[tuple[str, ...]] = []
-        for number, value in zip(record.totals, values, strict=True):
-            if number < len(self.parts):  # it is added to the total of a value before it
-                self.parts.append(self.parts[number])
+        for total, value in zip(record.totals, values, strict=True):
+            if total < len(self.parts):  # it is added to the total of a value before it
+                self.parts.append(self.parts[total])
                 continue
-            count = len(chunks(value.matrix.inner.size)) if value.matrix else 1
-            self.parts.append(tuple(fresh(f"{record.name}") for _ in range(count)))
+            number = len(chunks(value.matrix.inner.size)) if value.matrix else 1
+            self.parts.append(tuple(fresh(f"{record.name}") for _ in range(number)))
+        self.pairs = [*zip(values, self.parts, strict=True)]
+        self.totals = [pair for n, pair in enumerate(self.pairs) if record.totals[n] == n]  # that are added up
 
 
 class StoreWriter:
     """Writes the lines after an item's last product. states: by step, as the steps filled them.
 
-    exits: shared memory by result; entries: what came in there for it, by result too.
+    buffers: with exits, shared memory by result, and entries, what came in there for it. chunks: those of the value dim
+    that the warpgroup holds, as `chunks_of` gives them; the one with the first has the scores.
     """
 
-    def __init__(self, writer: GluonWriter, binding: Binding, send: int, states, exits, entries):
+    def __init__(
+        self,
+        writer: GluonWriter,
+        binding: Binding,
+        config: HopperConfig,
+        states: list[list[StateNames]],
+        buffers: Buffers,
+        chunks: list[tuple[int, int, int]],
+    ):
         self.writer, self.binding, self.rows = writer, binding, binding.kernel.rows
-        self.send, self.states, self.exits, self.entries = send, states, exits, entries
+        self.send, self.states, self.handed, self.chunks = config.send, states, buffers.handed, chunks
+        self.exits, self.entries = buffers.exits, buffers.entries
+        self.given: list[str] = []  # vectors for other warpgroups
 
     def lines(self) -> list[str]:
         """Finished values, then what is stored, chunk by chunk of the value dim; what lacks that dim, once."""
         writer, wide = self.writer, self.binding.wide
         before = len(writer.outer.lines)
         states = [state for states in self.states for state in states]
-        whole = [self._finished(state) for state in states]
+        if self.handed and self.chunks[0][0]:
+            whole = self._received(states, self.handed)
+        else:
+            whole = [self._finished(state) for state in states]
+            writer.outer.lines += hand_over(self.handed, "", self.given) if self.handed else []
         writer.outer.lines += [f"mbarrier.wait({r.full}.index(W), turn & 1)" for r in self.entries.values()]
-        for number, (start, extent) in enumerate(chunks(wide.size) if wide else [(0, 0)]):
+        for number, start, extent in self.chunks:
             writer.open_chunk(number, start, extent)
             writer.wide_scope.lines = writer.outer.lines
             for state, vectors in zip(states, whole, strict=True):
@@ -102,24 +146,47 @@ class StoreWriter:
         guard = f", mask={writer.align(mask, dims)}" if mask else ""
         return f"gl.store({pointer}, {atom(value.text)}.to({writer.type_name(store.output.dtype)}){guard})"
 
-    def _finished(self, state: StateNames) -> tuple[TileValue | None, list[TileValue | None]]:
+    def _finished(self, state: StateNames) -> Finished:
         """The state's scale and its vectors, whole."""
         writer, rows = self.writer, (self.rows,)
         lines, vectors = writer.outer.lines, []
-        for value, names in zip(state.values, state.parts, strict=True):
+        for value, names in state.pairs:
             if value.matrix is None and state.record.monoid != "max":
                 lines.append(f"{names[0]} = row_sum({names[0]}, ROWS)")
             vectors.append(TileValue(names[0], rows) if value.matrix is None else None)
+        known = [vector.text for vector in vectors if vector is not None]
         if not state.peak:
+            self.given += [*([state.scale] if state.scale else []), *known]
             return (TileValue(state.scale, rows) if state.scale else None), vectors
         shift = f'gl.where({state.peak} == float("-inf"), 0.0, {state.peak})'
         scaling = writer.scaling_of(state.record.gauge, state.record.reductions)
         text = f"gl.exp2({decay_text(scaling, state.scale, shift)})"
         decay = writer.assign("decay", TileValue(text, rows), writer.outer).text
-        own = [pair for n, pair in enumerate(zip(state.values, state.parts)) if state.record.totals[n] == n]
-        for value, names in own:
-            lines += [f"{n} = {f'multiplied({n}, {decay})' if value.matrix else f'{n} * {decay}'}" for n in names]
+        for value, names in state.totals:
+            lines += self._multiplied(names, decay) if value.matrix else [f"{names[0]} = {names[0]} * {decay}"]
+        self.given += [decay, state.peak, *known]
         return TileValue(state.peak, rows), vectors
+
+    def _multiplied(self, names: tuple[str, ...], factor: str) -> list[str]:
+        """Lines that multiply this warpgroup's chunks of an accumulator."""
+        return [f"{names[k]} = multiplied({names[k]}, {factor})" for k, *_ in self.chunks]
+
+    def _received(self, states: list[StateNames], handed: Handed) -> list[Finished]:
+        """As `_finished` for each state, from what the warpgroup with the scores gives."""
+        writer, lines, number = self.writer, self.writer.outer.lines, count()
+        load = lambda name: f"{name} = {handed.vectors}.index({next(number)}).load(ROWS)"
+        found: list[Finished] = []
+        lines.append(f"mbarrier.wait({handed.full}.index(0), handed & 1)")
+        for state in states:
+            decay = writer.names.fresh("decay") if state.peak else ""
+            scale = writer.names.fresh("scale") if state.scale else ""
+            vectors = [None if value.matrix else TileValue(names[0], (self.rows,)) for value, names in state.pairs]
+            lines += [load(name) for name in (decay, scale, *(v.text for v in vectors if v)) if name]
+            for value, names in state.totals if decay else ():
+                lines += self._multiplied(names, decay) if value.matrix else []
+            found.append((TileValue(scale, (self.rows,)) if scale else None, vectors))
+        lines += [f"mbarrier.arrive({handed.empty}.index(0))", "handed += 1"]
+        return found
 
     def _enter(self, entry, exit, number: int, extent: int) -> None:
         """Puts what came in where the writer looks for loads."""

@@ -50,7 +50,7 @@ RESERVED = (
     *TILE_FUNCTIONS,
     *SPECIAL_FUNCTIONS,
     *"gl gluon W SCORE ROWS COLUMNS consumer producer position count turn start slot phase t w high items".split(),
-    *"visits words total tile entry bits at item following more last place".split(),
+    *"visits words total tile entry bits at item following more last place handed VECTORS".split(),
     *(f"consumer{w}" for w in range(H200.max_consumers)),
 )
 

@@ -15,14 +15,15 @@ from ...egraph.terms.term import Term
 from ...egraph.terms.traversal import subterms
 from ..codegen.ops import TileValue
 from ..hopper.config import HopperConfig
-from ..hopper.kernel_form import Binding, Operand, bytes_of, chunks
+from ..hopper.kernel_form import Binding, Operand, bytes_of, chunks, row_vectors
 from ..plan.device import H200
 from ..plan.queries import roots
 from ..plan.records import Plan
 from .assembly import KernelAssembly
 from .consumer import Consumer
 from .expressions import GluonWriter
-from .kernel_parts import Buffers, GluonSource, LaunchShape, Ring, TensorMap
+from .kernel_parts import Buffers, GluonSource, Handed, LaunchShape, Ring, TensorMap
+from .value_warpgroup import ValueWarpgroup
 
 
 def emit(binding: Binding, plan: Plan, config: HopperConfig, shape: LaunchShape) -> GluonSource:
@@ -57,7 +58,14 @@ class GluonKernelWriter(KernelAssembly[Binding, HopperConfig]):
         loop = (*columns, *overlays, *(self._ring(o, tile) for o in later))
         exits = {o.tensor: self._ring(o, H200.product_rows) for o in shape.sent}
         entries = {exit.tensor: self._entry(entry, exits[exit.tensor]) for entry, exit in shape.entered}
-        return Buffers(loop, rows, exits, entries, self.rows_full, self.rows_empty)
+        return Buffers(loop, rows, exits, entries, self.rows_full, self.rows_empty, self._handed())
+
+    def _handed(self) -> Handed | None:
+        """Names of what the warpgroup with the scores gives to the others."""
+        if not self.config.value_warpgroups:
+            return None
+        weights, vectors, full, empty = map(self.names.fresh, ("weights", "vectors", "handed_full", "handed_empty"))
+        return Handed(weights, vectors, full, empty, row_vectors(self.binding))
 
     def _ring(self, operand: Operand, across: int) -> Ring:
         fresh, name = self.names.fresh, operand.tensor.name
@@ -100,7 +108,19 @@ class GluonKernelWriter(KernelAssembly[Binding, HopperConfig]):
                 slots = s.consumers * (1 + (extent > s.send)) if ring in exits else self._slots(ring)
                 shape = f"[{slots}] + {name}.block_shape"
                 lines.append(f"{buffer} = gl.allocate_shared_memory({name}.dtype, {shape}, {name}.layout)")
-        return lines
+        return lines + self._handed_lines()
+
+    def _handed_lines(self) -> list[str]:
+        """Lines that allocate what is handed over."""
+        handed, rows, allocate = self.buffers.handed, H200.product_rows, "gl.allocate_shared_memory"
+        if handed is None:
+            return []
+        (matrix,) = self.binding.matrices
+        kind, tile = self.writer().type_name(matrix.tensor.dtype), f"[{rows}, {self.config.loop_tile}]"
+        return [
+            f"{handed.weights} = {allocate}({kind}, {tile}, gl.NVMMASharedLayout.get_default_for({tile}, {kind}))",
+            f"{handed.vectors} = {allocate}(gl.float32, [{handed.count}, {rows}], VECTORS)",
+        ]
 
     def _slots(self, ring: Ring) -> int:
         """How many tiles the ring of an operand holds. A row tile or an overlay counts once for each consumer."""
@@ -114,7 +134,13 @@ class GluonKernelWriter(KernelAssembly[Binding, HopperConfig]):
         barriers = {buffers.rows_full: slots_of_rows, buffers.rows_empty: slots_of_rows}
         barriers |= {ring.full: (s.consumers, 1) for ring in buffers.entries.values()}
         barriers |= {ring.full: (s.stages, 1) for ring in buffers.loop}
-        return barriers | {ring.empty: (s.stages, s.consumers) for ring in buffers.loop}
+        barriers |= {h.full: (1, 1), h.empty: (1, s.value_warpgroups)} if (h := buffers.handed) else {}
+        return barriers | {ring.empty: (s.stages, self._readers(ring)) for ring in buffers.loop}
+
+    def _readers(self, ring: Ring) -> int:
+        """How many warpgroups hand back a tile of the ring."""
+        s = self.config
+        return s.consumers + (s.value_warpgroups if ring.operand in self.binding.matrices else 0)
 
     def _layouts(self) -> str:
         """Layouts of scores and accumulators, their rows and columns, and of weights as operands."""
@@ -126,6 +152,7 @@ class GluonKernelWriter(KernelAssembly[Binding, HopperConfig]):
             lines.append(f"_VALUE{number} = {product.format(extent)}")
             lines.append(f"VALUE{number} = gl.constexpr(_VALUE{number})")
             lines.append(f"WEIGHT{number} = gl.constexpr(gl.DotOperandLayout(0, _VALUE{number}, 2))")
+        lines += ["VECTORS = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))"] if self.buffers.handed else []
         return "\n".join(lines) + "\n\n\n"
 
     # Producer
@@ -205,6 +232,19 @@ class GluonKernelWriter(KernelAssembly[Binding, HopperConfig]):
     # Consumer
 
     def _consumer(self) -> list[str]:
+        if not self.config.value_warpgroups:
+            return self._score_warpgroup()
+        scores, values = (["handed = 0", *lines] for lines in (self._score_warpgroup(), self._value_warpgroup()))
+        return ["if W == 0:", *(f"    {line}" for line in scores), "else:", *(f"    {line}" for line in values)]
+
+    def _value_warpgroup(self) -> list[str]:
+        writer = self.writer()
+        first = self.walks.item(writer, "item")
+        writer.starts[self.kernel.rows] = first
+        walk = self.walks.of_rows(writer, first, first, False, False, False)
+        return self._items(ValueWarpgroup(writer, self.binding, self.config, self.buffers).item(walk))
+
+    def _score_warpgroup(self) -> list[str]:
         writer, s = self.writer(), self.config
         first = self.walks.item(writer, "item")
         row = writer.assign("row", TileValue(f"{first} + W * {H200.product_rows}"), writer.outer).text

@@ -82,11 +82,24 @@ class Ring:
 
 
 @dataclass(frozen=True)
+class Handed:
+    """What the warpgroup with the scores gives to the one with further columns of wide values, by names of its buffers:
+    a tile of weights with the factor of the rows' sums, and at an item's end the rows' vectors. Barriers say so.
+    """
+
+    weights: str
+    vectors: str
+    full: str
+    empty: str
+    count: int  # of vectors
+
+
+@dataclass(frozen=True)
 class Buffers:
     """The shared memory of a kernel: rings of the loop's operands and of the rows', and, by result, exits and entries.
 
     An exit is where a result leaves. An entry is the same memory for what comes in before. All operands of the rows
-    come together: they share the barriers rows_full and rows_empty.
+    come together: they share the barriers rows_full and rows_empty. handed: what warpgroups give to each other.
     """
 
     loop: tuple[Ring, ...]
@@ -95,6 +108,7 @@ class Buffers:
     entries: dict[Tensor, Ring]
     rows_full: str
     rows_empty: str
+    handed: Handed | None = None
 
     def ring(self, operand: Operand) -> Ring:
         """The ring of an operand of the loop or of the rows."""
@@ -105,4 +119,5 @@ class Buffers:
         """All names, of buffers and barriers, each once."""
         found = [name for ring in (*self.rows, *self.loop) for name in (*ring.buffers, ring.full, ring.empty)]
         found += [name for ring in self.exits.values() for name in ring.buffers]
+        found += [h.weights, h.vectors, h.full, h.empty] if (h := self.handed) else []
         return list(dict.fromkeys([*found, *(ring.full for ring in self.entries.values())]))

@@ -8,7 +8,7 @@ Example: with a key tensor whose rows do not begin at multiples of 16 bytes, the
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import prod
@@ -24,6 +24,7 @@ from ..codegen.fast_division import BITS, division
 from ..hopper import work_order
 from ..hopper.config import HOPPER_DEFAULTS, HopperConfig, HopperDefault, KernelClass, default_row
 from ..hopper.kernel_form import (
+    MAX_OWN_COLUMNS,
     Binding,
     Diagonal,
     Operand,
@@ -169,13 +170,20 @@ class GluonLauncher(Launcher):
 
     def enough(self, kernel: Kernel, sizes: dict) -> float:
         """In split-K chunks a kernel is plain Triton, which is slower by a third."""
-        bound = (
-            not isinstance(self.bindings[kernel.name], str) and resolve(kernel.rows.size, sizes) >= H200.product_rows
-        )
-        return RATE_OF_TRITON * super().enough(kernel, sizes) if bound else super().enough(kernel, sizes)
+        found, enough = self.bindings[kernel.name], super().enough(kernel, sizes)
+        if isinstance(found, str) or found.is_wide or resolve(kernel.rows.size, sizes) < H200.product_rows:
+            return enough
+        return RATE_OF_TRITON * enough
+
+    def _of_parts(self, kernel: Kernel) -> Binding | None:
+        """The form of a kernel over chunks of a loop; of narrow values they are plain Triton."""
+        whole = self.bindings.get(self.whole(kernel).name)
+        wide = isinstance(whole, Binding) and whole.is_wide and not self.plan.piece
+        found = bind(kernel) if wide and any(loop.part for loop in kernel.loops) else None
+        return found if isinstance(found, Binding) else None
 
     def _prepare(self, kernel: Kernel, values: dict, sizes: dict, device: torch.device, checked: bool = True) -> Any:
-        binding = self.bindings.get(kernel.name)
+        binding = self.bindings.get(kernel.name) or self._of_parts(kernel)
         if binding is None:  # one of the kernels that share out the loops of another
             return super()._prepare(kernel, values, sizes, device, checked)
         try:
@@ -315,6 +323,8 @@ def prepare(
     if not config.terminates:
         raise RefusedLaunch(f"warpgroups would wait for ever with {config}")
     kernel, loop = binding.kernel, binding.loop
+    if config.value_warpgroups and (reason := next(_not_handed_over(binding), None)):
+        raise RefusedLaunch(reason)
     count, length = resolve(kernel.rows.size, sizes), resolve(loop.dim.size, sizes)
     total = -(-count // config.row_tile) * prod(resolve(d.size, sizes) for d in kernel.grid)
     if total >= 1 << BITS:
@@ -324,6 +334,17 @@ def prepare(
     if loop.map is not None and pays(kernel, loop.map, H200.product_rows, config.loop_tile, sizes):
         return _by_block_map(call, shape, tensors.packed, places)
     return _by_range(call, shape) if len(loop.ranges) == 1 else _by_list(call, shape)
+
+
+def _not_handed_over(binding: Binding) -> Iterator[str]:
+    """Reasons why a warpgroup cannot give its weights and the vectors of its rows to another one."""
+    states = [pair for step in binding.steps for pair in step.states]
+    if len(binding.steps) > 1 or len(binding.matrices) != 1:
+        yield f"its weights multiply {len(binding.matrices)} matrices of more than {MAX_OWN_COLUMNS} columns"
+    if any(state.monoid == "max" for state, _ in states):
+        yield "a maximum over the loop is beside a matrix of more columns than one warpgroup holds"
+    if binding.loop.map is not None or len(binding.loop.ranges) != 1:
+        yield "a list of tiles says which warpgroup runs them, and here warpgroups share their rows"
 
 
 def _shape_of(call: _Call, tensors: SuitedTensors) -> LaunchShape:
@@ -377,7 +398,7 @@ def _by_range(call: _Call, shape: LaunchShape) -> Prepared:
     shape = replace(
         shape,
         masked=work_order.guarded_tiles(binding, own),
-        skewed=bool(binding.loop.limits) and work_order.skewed(own, whole, config.consumers),
+        skewed=config.consumers > 1 and bool(binding.loop.limits) and work_order.skewed(own, whole, config.consumers),
         vacant=idle,
         table=_uneven(lengths, config),
         chained=may_chain and work_order.chainable(own, whole, config.consumers, config.stages),
@@ -410,6 +431,7 @@ def kernel_class(binding: Binding, sizes: dict, run_here: float | None = None) -
         copied=bool(binding.overlays),
         sloped=sloped(binding),
         mapped=mapped and not padded,
+        wide=binding.is_wide,
     )
 
 
@@ -456,7 +478,8 @@ def fits(binding: Binding) -> bool:
     is_long = isinstance(length, int) and length >= MIN_LENGTH_FOR_SPLIT_STATES
     if len(binding.steps) > 1 and columns > MAX_COLUMNS_BESIDE_WIDE_TILES and is_long:
         return False
-    return any(width(binding) <= row.width and columns <= row.columns for row in HOPPER_DEFAULTS)
+    rows = [row for row in HOPPER_DEFAULTS if row.wide in (None, binding.is_wide)]
+    return any(width(binding) <= row.width and columns <= row.columns for row in rows)
 
 
 def options_of(config: HopperConfig, text: str) -> dict:

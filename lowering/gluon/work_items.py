@@ -28,6 +28,7 @@ class Walk:
 
     count: how many tiles. find: lines that set `tile` to the number of the {t}-th tile. partial: whether that tile
     needs the guard. before, after: how many tiles of the whole program come before and after those of this consumer.
+    occupied: whether the range has tiles; "" where it does. One without runs a tile that counts for nothing.
     """
 
     count: str
@@ -35,6 +36,7 @@ class Walk:
     partial: str = ""
     before: str = ""
     after: str = ""
+    occupied: str = ""
 
     def at(self, t: str) -> list[str]:
         return [line.format(t=t) for line in self.find]
@@ -51,6 +53,7 @@ class WalkWriter:
     ):
         self.kernel, self.loop, self.config = binding.kernel, binding.loop, config
         self.sizes, self.listed, self.block = sizes, listed, H200.product_rows * config.consumers
+        self.occupied = ""  # of the range that was written last
         first, *inner = self.kernel.grid or (None,)
         steps = {self.kernel.rows: self.block} | dict.fromkeys(reversed(inner), 1) if first else {}
         part = lambda dim, name: fresh(f"{dim}_{name}")
@@ -88,12 +91,13 @@ class WalkWriter:
         if self.listed is not None:
             return self._own(writer, first)
         begin, end = self.range_of_program(writer, first)
+        occupied = self.occupied
         exists = f"{row} < {self.sizes[self.kernel.rows]}"
         if vacant and not skewed:
             own = writer.assign("own_begin", TileValue(f"gl.where({exists}, {begin}, {end} - 1)"), writer.outer).text
             walk = self._down(own, end, "", "", f"{own} - {begin}")
         else:
-            walk = self._down(begin, end)
+            walk = replace(self._down(begin, end), occupied=occupied)
         if not skewed and not some:
             return walk
         low, high, full_begin, full_end = self.ends(writer, "own", row, H200.product_rows)
@@ -168,7 +172,17 @@ class WalkWriter:
             f"{begin} = gl.minimum({begin}, {count} - 1)",
             f"{end} = gl.minimum(gl.maximum({end}, {begin} + 1), {count})",
         ]
-        return begin, end
+        return self._part(writer, begin, end) if self.loop.part is not None else (begin, end)
+
+    def _part(self, writer: GluonWriter, begin: str, end: str) -> tuple[str, str]:
+        """The same of the part of the range that this grid point runs. One with no tile runs one that is not its own,
+        which `occupied` says."""
+        assign = lambda hint, text: writer.assign(hint, TileValue(text), writer.outer).text
+        number, parts, count = writer.starts[self.loop.part], self.sizes[self.loop.part], f"({end} - {begin})"
+        low = assign("part_begin", f"{begin} + {count} * {number} // {parts}")
+        high = assign("part_end", f"{begin} + {count} * ({number} + 1) // {parts}")
+        self.occupied = assign("occupied", f"{high} > {low}")
+        return low, assign("part_end", f"gl.maximum({high}, {low} + 1)")
 
     def ends(self, writer: GluonWriter, hint: str, first: str, height: int) -> tuple[str, str, str, str]:
         """Names of a range's limits, in tiles: its begin and end, and begin and end of the tiles that need no guard.

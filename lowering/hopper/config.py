@@ -72,15 +72,17 @@ class WarpSettings(Protocol):
 class HopperConfig:
     """Settings of one kernel. A new setting is a field here; tables, reports and the search then have it.
 
-    turns: warpgroups issue their products in turn (ping-pong). late: a warpgroup waits for the next tile after its last
-    product, not before. lazy: totals are rescaled only when a scale grows by more than 2^8. ordered: where lengths of
-    row tiles differ and are known, a table gives them to programs. send: columns of results that leave at a time
-    through shared memory; 0: results are stored through pointers. chained: the first scores of a work item are issued
-    with the last products of the item before. residents: programs on one multiprocessor, which hide the beginnings and
-    ends of each other's items. emulated_eighths: of eight special functions, so many are done by multiply-adds.
-    deferred: copied tiles over rows and loop are read when scores are there, not while they are computed, which takes
-    registers. consumers: warpgroups that compute 64 rows each. loop_tile: columns of a loop tile. stages: tiles in
-    flight in every ring. row_buffers: buffers for what a row tile loads.
+    value_warpgroups: warpgroups without scores, which add up a part of the columns of wide values; value products
+    are then issued in the step of their scores. turns: warpgroups issue their products in turn (ping-pong). late: a
+    warpgroup waits for the next tile after its last product, not before. lazy: totals are rescaled only when a
+    scale grows by more than 2^8. ordered: where lengths of row tiles differ and are known, a table gives them to
+    programs. send: columns of results that leave at a time through shared memory; 0: results are stored through
+    pointers. chained: the first scores of a work item are issued with the last products of the item before.
+    residents: programs on one multiprocessor, which hide the beginnings and ends of each other's items.
+    emulated_eighths: of eight special functions, so many are done by multiply-adds. deferred: copied tiles over
+    rows and loop are read when scores are there, not while they are computed, which takes registers. consumers:
+    warpgroups that compute 64 rows each. loop_tile: columns of a loop tile. stages: tiles in flight in every ring.
+    row_buffers: buffers for what a row tile loads.
     """
 
     turns: bool = setting(default=False, others=(True,))
@@ -96,6 +98,7 @@ class HopperConfig:
     loop_tile: int = setting(default=128, others=(64, 32), reported_as="tile", kw_only=False)
     stages: int = setting(default=2, others=(3, 4, 1), reported_as="depth", kw_only=False)
     row_buffers: int = setting(default=1, others=(2,), reported_as="queries", kw_only=False)
+    value_warpgroups: int = setting(default=0, reported_as="value groups")
 
     @property
     def row_tile(self) -> int:
@@ -105,19 +108,19 @@ class HopperConfig:
     @property
     def warpgroups(self) -> int:
         """Warpgroups that compute."""
-        return self.consumers
+        return self.consumers + self.value_warpgroups
 
     @property
     def warps(self) -> int:
         """Warps that compute."""
-        return 4 * self.consumers
+        return 4 * self.warpgroups
 
     @property
     def registers(self) -> tuple[int, int, int]:
         """Registers of a thread: as compiled, of a consumer, of the producer, which is padded to a warpgroup."""
-        groups, producer = self.consumers + 1, 24 if self.consumers < 3 else 32
+        groups, producer = self.warpgroups + 1, 24 if self.warpgroups < 3 else 32
         compiled = H200.registers // (H200.warpgroup * groups * self.residents) // 8 * 8
-        consumer = (compiled * groups - producer) // self.consumers // 8 * 8
+        consumer = (compiled * groups - producer) // self.warpgroups // 8 * 8
         return min(compiled, 248), min(consumer, H200.consumer_registers), producer
 
     @property
@@ -125,8 +128,10 @@ class HopperConfig:
         """Whether no warpgroup waits forever.
 
         With one tile in flight, a warpgroup that waits for the next tile before its last product is done waits for
-        itself. One that does so during its turn waits for the others.
+        itself. One that does so during its turn waits for the others. With value warpgroups none is waited for early.
         """
+        if self.value_warpgroups:
+            return self.consumers == 1 and not self.turns
         return (self.stages > 1 or (self.late and not self.turns)) and (self.consumers > 1 or not self.turns)
 
     @property
@@ -144,6 +149,7 @@ class HopperConfig:
         flags = [n for n in ("turns", "late", "lazy", "ordered", "chained", "deferred") if getattr(self, n)]
         flags += [f"send {self.send}"] if self.send else []
         flags += [f"spared {self.emulated_eighths}"] if self.emulated_eighths else []
+        flags += [f"value groups {self.value_warpgroups}"] if self.value_warpgroups else []
         return (
             f"{self.consumers}x{H200.product_rows}x{self.loop_tile} depth {self.stages} queries {self.row_buffers} "
             f"residents {self.residents} " + " ".join(flags)
@@ -162,6 +168,7 @@ class KernelClass:
     nine in ten row tiles process at most. uneven: the lengths of the loop differ between row tiles. crowded: the code
     between the products reads tensors or coordinates. copied: some of these tensors are copied tile by tile. sloped: an
     exponent has sums of coordinates that are numbers of rows and columns. mapped: a map in memory says which tiles run.
+    wide: one matrix has more columns than one warpgroup holds.
     """
 
     width: int
@@ -173,6 +180,7 @@ class KernelClass:
     copied: bool = False
     sloped: bool = False
     mapped: bool = False
+    wide: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,6 +200,7 @@ class HopperDefault(DefaultRow):
     copied: bool | None = equal_to()
     sloped: bool | None = equal_to()
     mapped: bool | None = equal_to()
+    wide: bool | None = equal_to()
     config: HopperConfig
     slower: float = 0.0
 
@@ -240,6 +249,8 @@ HOPPER_DEFAULTS = (
     HopperDefault(width=128, columns=128, config=HopperConfig(2, 128, 2, 2, turns=True)),
     HopperDefault(width=128, columns=192, config=HopperConfig(2, 64, 2, 1, late=True)),
     HopperDefault(width=256, columns=256, config=HopperConfig(2, 64, 2, 1, late=True)),
+    # Only where keys are the values: with rings of their own, two tiles of 64 keys do not fit in shared memory.
+    HopperDefault(width=512, columns=512, wide=True, config=HopperConfig(1, 64, 2, 1, send=0, value_warpgroups=1)),
 )
 
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from ...egraph.terms.affine import affine
 from ...egraph.terms.ops import iota, load
 from ...egraph.terms.sizes import Size, resolve
 from ...egraph.terms.term import Dim, Tensor, Term
-from ...egraph.terms.traversal import reduces, subterms
+from ...egraph.terms.traversal import reduces, substitute, subterms
 from ..analysis.exact_products import native
 from ..analysis.product_terms import const_value, signed_factors
 from ..plan.dtypes import HALVES
@@ -24,7 +24,8 @@ from ..plan.records import Accumulator, Kernel, Loop, NotPlannable
 from .config import HopperConfig
 from .score_offsets import Gauge, split
 
-MAX_OPERAND_WIDTH = 256  # columns of one operand or accumulator
+MAX_OPERAND_WIDTH = 512  # columns of one operand or accumulator
+MAX_OWN_COLUMNS = 256  # of accumulators that one warpgroup holds
 
 
 @dataclass(frozen=True)
@@ -146,6 +147,11 @@ class Binding:
     def matrices(self) -> list[Operand]:
         return [v.matrix for step in self.steps for _, values in step.states for v in values if v.matrix]
 
+    @property
+    def is_wide(self) -> bool:
+        """Whether one warpgroup has too few registers for the accumulators of one matrix."""
+        return self.wide is not None and _exceeds_registers(self.wide)
+
 
 def bind(kernel: Kernel) -> Binding | str:
     """The kernel's parts, or the reason why it has no such form."""
@@ -165,6 +171,8 @@ def _bind(kernel: Kernel) -> Binding:
         raise NotPlannable("a state of its loop takes in no product of rows and columns")
     if kernel.exact & {r for state in loop.accumulators for r in state.reductions}:
         raise NotPlannable("what multiplies the values must not be rounded to their type, and this form rounds it")
+    if matcher.wide is not None and _exceeds_registers(matcher.wide):
+        steps = _sharing_tiles(steps)
     loads = _loads_of(loop)
     diagonals = tuple(d for d in (_diagonal(node, kernel.rows, loop.dim) for node in loads) if d is not None)
     return Binding(kernel, loop, steps, matcher.wide, matcher.overlays(loads), diagonals, matcher.entries(kernel))
@@ -227,8 +235,10 @@ def _diagonal(node: Term, rows: Dim, loop: Dim) -> Diagonal | None:
 class ProductMatcher:
     """Finds operands and products by their dims."""
 
-    def __init__(self, rows: Dim, loop: Dim, inside: set[Dim], wide: Dim | None):
-        self.rows, self.loop, self.inside, self.wide = rows, loop, inside, wide
+    def __init__(
+        self, rows: Dim, loop: Dim, inside: set[Dim], wide: Dim | None, most_columns: int = MAX_OPERAND_WIDTH
+    ):
+        self.rows, self.loop, self.inside, self.wide, self.most_columns = rows, loop, inside, wide, most_columns
         self.tile_dims = {rows, loop, *inside, *([wide] if wide else [])}
 
     def operand(self, node: Term, across: Dim, inner: Dim) -> Operand:
@@ -239,8 +249,8 @@ class ProductMatcher:
             raise NotPlannable(f"{tensor.name} has more than five axes")
         if sorted(filter(None, axes)) != sorted((across, inner)):
             raise NotPlannable(f"{tensor.name} is not indexed once by each of {across} and {inner}")
-        if inner != self.loop and (not isinstance(inner.size, int) or inner.size > MAX_OPERAND_WIDTH):
-            raise NotPlannable(f"dim {inner} of {tensor.name} is wider than {MAX_OPERAND_WIDTH} or of unknown size")
+        if inner != self.loop and (not isinstance(inner.size, int) or inner.size > self.most_columns):
+            raise NotPlannable(f"dim {inner} of {tensor.name} is wider than {self.most_columns} or of unknown size")
         return Operand(node, across, inner, axes)
 
     def _axis(self, tensor: Tensor, index: Term) -> Dim | None:
@@ -323,6 +333,29 @@ def _steps(loop: Loop, matcher: ProductMatcher) -> tuple[LoopStep, ...]:
     return tuple(LoopStep(tuple(products.values()), tuple(states)) for products, states in groups)
 
 
+def _exceeds_registers(wide: Dim) -> bool:
+    """Whether a warpgroup has too few registers for 64 rows of so many columns."""
+    return isinstance(wide.size, int) and wide.size > MAX_OWN_COLUMNS
+
+
+def _sharing_tiles(steps: tuple[LoopStep, ...]) -> tuple[LoopStep, ...]:
+    """The steps with the columns of a product as the matrix of values where both are one tile, which is copied once.
+
+    Only for wide values: a tile is kept until its value products are done, which narrower kernels have measured
+    settings without. Example: the latents of MLA are its keys and its values.
+    """
+    columns = [p.columns for step in steps for p in step.products]
+    shared = lambda v: replace(v, matrix=next((c for c in columns if _is_one_tile(c, v.matrix)), v.matrix))
+    of_state = lambda values: tuple(shared(v) if v.matrix else v for v in values)
+    return tuple(replace(s, states=tuple((state, of_state(values)) for state, values in s.states)) for s in steps)
+
+
+def _is_one_tile(one: Operand, other: Operand) -> bool:
+    """Whether two operands of the loop read the same elements in the same places."""
+    renamed = substitute(other.load, {iota(other.inner): iota(one.inner)})
+    return one.inner.size == other.inner.size and renamed == one.load
+
+
 def _values(state: Accumulator, loop: Loop, matcher: ProductMatcher) -> tuple[StateValue, ...]:
     """The values of a state. Raises NotPlannable for a monoid that has no place in the form."""
     values = tuple(matcher.value(v) for v in state.values)
@@ -352,10 +385,10 @@ def chunks(columns: Size) -> list[tuple[int, int]]:
     padded = max(16, 1 << (size - 1).bit_length())
     found, start = [], 0
     while start < size:
-        extent = max(16, 1 << ((size - start).bit_length() - 1))
+        extent = min(MAX_OWN_COLUMNS, max(16, 1 << ((size - start).bit_length() - 1)))
         found.append((start, extent))
         start += extent
-    return found if start + 16 < padded else [(0, padded)]
+    return found if start + 16 < padded or padded > MAX_OWN_COLUMNS else [(0, padded)]
 
 
 def sent(binding: Binding) -> tuple[Operand, ...]:
@@ -452,7 +485,14 @@ def shared_bytes(binding: Binding, overlays: tuple[Operand, ...], config: Hopper
     ring = 2 * inner(binding.streams) + rows * sum(bytes_of(o.tensor) for o in overlays)
     kept = config.row_buffers * inner(binding.row_operands)
     kept += sum(staged(e, config.send) for o in sent(binding) for _, e in chunks(o.inner.size))
-    return 2 * rows * kept + config.loop_tile * config.stages * ring
+    handed = (2 * config.loop_tile + 4 * row_vectors(binding)) * rows if config.value_warpgroups else 0
+    return 2 * rows * kept + config.loop_tile * config.stages * ring + handed
+
+
+def row_vectors(binding: Binding) -> int:
+    """Numbers of a row that one warpgroup gives to another: of each state its factor, its scale, and its vectors."""
+    states = [pair for step in binding.steps for pair in step.states]
+    return sum(2 + sum(v.matrix is None for v in values) for _, values in states)
 
 
 def chains(binding: Binding, config: HopperConfig, overlays: tuple[Operand, ...]) -> bool:

@@ -16,7 +16,7 @@ from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import reduces, rename_dims, subterms
 from ..analysis.exact_products import native
 from ..analysis.product_terms import const_value, signed_factors
-from ..hopper.kernel_form import MAX_OPERAND_WIDTH, Operand, Product, ProductMatcher, draws_numbers
+from ..hopper.kernel_form import MAX_OWN_COLUMNS, Operand, Product, ProductMatcher, draws_numbers
 from ..masks.loop_ranges import conjuncts
 from ..plan.dtypes import HALVES
 from ..plan.queries import diagonal
@@ -192,7 +192,7 @@ def _bind(kernel: Kernel) -> JoinedBinding:
     if objection := next(_objections(kernel), None):
         raise NotPlannable(objection)
     (loop,) = kernel.loops
-    matcher = ProductMatcher(kernel.rows, loop.dim, {*kernel.held}, None)
+    matcher = ProductMatcher(kernel.rows, loop.dim, {*kernel.held}, None, MAX_OWN_COLUMNS)
     adding = [store for store in kernel.stores if store.adds]
     written = [store for store in kernel.written_by(loop) if not store.adds]
     bodies = _bodies(kernel, adding, written)
@@ -269,8 +269,8 @@ def _wide_dim(dims: Sequence[Dim], kernel: Kernel) -> Dim | None:
     found = [d for d in dims if d not in (*kernel.grid, *kernel.around, kernel.rows, kernel.loops[0].dim)]
     if len(found) > 1:
         raise NotPlannable(f"a sum has more than one dim of its own: {', '.join(map(str, found))}")
-    if found and (not isinstance(found[0].size, int) or found[0].size > MAX_OPERAND_WIDTH):
-        raise NotPlannable(f"dim {found[0]} is wider than {MAX_OPERAND_WIDTH} or of unknown size")
+    if found and (not isinstance(found[0].size, int) or found[0].size > MAX_OWN_COLUMNS):
+        raise NotPlannable(f"dim {found[0]} is wider than {MAX_OWN_COLUMNS} or of unknown size")
     return found[0] if found else None
 
 

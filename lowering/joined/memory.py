@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ...egraph.terms.term import Dim, Term
 from ..codegen.tile_extents import power_of_two
-from ..hopper.kernel_form import MAX_OPERAND_WIDTH, Operand, bytes_of
+from ..hopper.kernel_form import MAX_OWN_COLUMNS, Operand, bytes_of
 from ..plan.device import H200
 from .config import JoinedConfig
 from .form import JoinedBinding, early_parts, tile_key
@@ -83,7 +83,7 @@ def part_of(inner: Dim, config: JoinedConfig) -> int:
     """
     if config.loop_tile == 2 * H200.product_rows:
         return extent_of(inner)
-    return min(extent_of(inner) // 2, COLUMNS_OF_A_PIECE if config.by_products else MAX_OPERAND_WIDTH)
+    return min(extent_of(inner) // 2, COLUMNS_OF_A_PIECE if config.by_products else MAX_OWN_COLUMNS)
 
 
 def columns_of_sums(binding: JoinedBinding) -> int:

@@ -26,7 +26,8 @@ from .interleavings import Orders
 from .shared_memory import InFlight, SharedBuffer, SharedMemory, SharedView, Warps
 from .warp_schedule import Partition, RunningProgram, run
 
-LAYOUTS = "NVMMADistributedLayout NVMMASharedLayout SliceLayout DotOperandLayout BlockedLayout MBarrierLayout".split()
+LAYOUTS = "NVMMADistributedLayout NVMMASharedLayout SwizzledSharedLayout SliceLayout DotOperandLayout".split()
+LAYOUTS += ["BlockedLayout", "MBarrierLayout"]
 OWN_BARRIERS = 8  # where numbers of barriers begin by which warpgroups take turns
 
 

@@ -277,6 +277,26 @@ def test_latent_rows_are_not_raised_for_one_query():
     _agrees(latent, inputs)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("keys, ragged", [(4096, False), (700, False), (2048, True)])
+@pytest.mark.parametrize("shape", [(2, 128, 1), (70, 64, 1), (2, 3, 200)])  # sequences, heads, queries
+@pytest.mark.parametrize("width", [320, 512])
+def test_latents_wider_than_one_warpgroup_holds(width, shape, keys, ragged, dtype):
+    torch.manual_seed(0)
+    draw = lambda *size: torch.randn(size, device="cuda", dtype=dtype)
+    lengths = torch.randint(1, keys + 1, (shape[0],), device="cuda") if ragged else None
+    given = [draw(*shape, width) / 8, draw(*shape, 64), draw(shape[0], keys, width), draw(shape[0], keys, 64)]
+
+    def latent(q, rotated, c, keys, *lengths):
+        scores = torch.einsum("bhil,bjl->bhij", q, c) + torch.einsum("bhir,bjr->bhij", rotated, keys)
+        for length in lengths:
+            absent = torch.arange(c.shape[1], device=c.device) >= length[:, None, None, None]
+            scores = scores.masked_fill(absent, -math.inf)
+        return torch.einsum("bhij,bjl->bhil", (scores * 0.07).softmax(-1), c)
+
+    _agrees(latent, given + ([] if lengths is None else [lengths]), executor="gluon")
+
+
 LEAST = torch.finfo(torch.bfloat16).min
 
 

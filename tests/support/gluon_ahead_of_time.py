@@ -82,7 +82,7 @@ def plain(kind: str):
     """Attention in plain PyTorch; the tensors after v are biases."""
 
     def attention(q, k, v, *more):
-        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, k if kind == "shared" else v))
         score = q @ k.mT / math.sqrt(q.shape[-1])
         if kind in ("bias", "dense", "hidden", "vector"):
             score = score + more[0]

@@ -200,7 +200,7 @@ def test_numbers_of_parts():
     assert chunk_count(1024, 64, 132) == 1, "programs enough"
     assert chunk_count(4, 1024, 132) == 66
     assert chunk_count(4, 64, 132) == 32, "no part of one tile"
-    assert chunk_count(4, 20, 132) == 1, "short"
+    assert chunk_count(4, 20, 132) == 10 and chunk_count(4, 5, 132) == 1, "short"
     assert chunk_count(1, 1, 132) == 1 and chunk_count(8, 100, 0) == 1 and chunk_count(0, 0, 132) == 1
 
 
