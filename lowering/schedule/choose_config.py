@@ -39,7 +39,6 @@ LENGTH = "cut down to the lengths"
 REDUCTIONS: tuple[dict[str, int], ...] = (  # tried in this order until a kernel fits in shared memory
     {}, {"send": 64}, {"send": 0}, {"row_buffers": 1}, {"stages": 2}, {"loop_tile": 64}, {"stages": 1},
 )  # fmt: skip
-TILE_SETTINGS = {"stages", "loop_tile"}  # that value warpgroups were measured with; smaller ones make them wait
 
 
 @dataclass(frozen=True)
@@ -244,8 +243,6 @@ def reduced(
     tile = min(config.loop_tile, max(NARROW_TILE, 1 << (length - 1).bit_length()))
     choice = choice.changed(LENGTH, consumers=consumers, loop_tile=tile, turns=config.turns and consumers > 1)
     for smaller in REDUCTIONS:
-        if config.value_warpgroups and smaller.keys() & TILE_SETTINGS:
-            continue
         values = {name: min(value, getattr(choice.config, name)) for name, value in smaller.items()}
         choice = choice.changed(SHARED, **values)
         terminating = choice.config.terminating
