@@ -249,7 +249,7 @@ HOPPER_DEFAULTS = (
     HopperDefault(width=128, columns=128, config=HopperConfig(2, 128, 2, 2, turns=True)),
     HopperDefault(width=128, columns=192, config=HopperConfig(2, 64, 2, 1, late=True)),
     HopperDefault(width=256, columns=256, config=HopperConfig(2, 64, 2, 1, late=True)),
-    # Measured on latents. Keys and values of 512 columns each have one tile in flight, which took 0.8 of the time of two
+    # Measured on latents. Keys and values of 512 columns each have one tile in flight: that took 0.8 of the time of two
     # tiles of 32 keys, and 0.36 of plain Triton's.
     HopperDefault(width=512, columns=512, wide=True, config=HopperConfig(1, 64, 2, 1, send=0, value_warpgroups=1)),
 )
