@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Generic, TypeVar
 
@@ -23,6 +24,7 @@ from ..codegen.ops import Names, helpers, remarks, wrapped
 from ..codegen.signature import Signature
 from ..hopper.config import WarpSettings
 from ..hopper.kernel_form import WarpBinding
+from ..plan.launch_facts import Blocks
 from ..plan.queries import roots
 from ..plan.records import Plan
 from .expressions import COPIES, HOPPER_FUNCTIONS, RESERVED, SPECIAL_FUNCTIONS, TILE_FUNCTIONS, GluonWriter
@@ -60,10 +62,10 @@ class KernelAssembly(ABC, Generic[BindingT, ConfigT]):
         self.walks = WalkWriter(binding, config, self.signature.sizes, shape.listed, self.names.fresh)
         self.signature.arguments += [argument for divisor in self.walks.divisors for argument in divisor.arguments]
 
-    def writer(self) -> GluonWriter:
-        """A writer for a new function; all share names and declared arguments."""
+    def writer(self, blocks: Blocks = frozenset()) -> GluonWriter:
+        """A writer for a new function; all share names and declared arguments. blocks: as in Facts."""
         signature = replace(self.signature, scalars=dict(self.signature.scalars))
-        return GluonWriter(self.binding, self.shape.facts, self.config, signature)
+        return GluonWriter(self.binding, replace(self.shape.facts, blocks=blocks), self.config, signature)
 
     # What a subclass says
 
@@ -193,12 +195,17 @@ class KernelAssembly(ABC, Generic[BindingT, ConfigT]):
         return remarks(facts)
 
     def _coordinate(self, writer: GluonWriter, index: Term, dim: Dim | None, start: int) -> str:
+        """Where a box begins along an axis. dim: that the axis runs over, from `start` where it has no tiles."""
         coefficients, constant = affine(index)
+        parts = []
         if dim is not None:
-            del coefficients[iota(dim)]
+            moving = next(atom for atom in coefficients if dim in atom.dims)
+            del coefficients[moving]
+            begin = writer.starts.get(dim, str(start))
+            parts = [begin if moving is iota(dim) else f"{begin} % {moving.args[1].attrs[0]}"]
         rest = to_term((coefficients, constant))
-        parts = [] if dim is None else [str(start)] if dim not in writer.starts else [writer.starts[dim]]
         if rest.op != "const" or rest.attrs[0] or not parts:
-            text = writer.value(rest).text
+            with writer.in_first_column() if self.loop.dim in rest.dims else nullcontext():
+                text = writer.value(rest).text
             parts.append(f"gl.cast({text}, gl.int32)" if reads_a_tensor(rest) else text)
         return " + ".join(p for p in parts if p != "0" or len(parts) == 1)

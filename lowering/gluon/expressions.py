@@ -17,6 +17,7 @@ from ...egraph.terms.ops import cast, iota
 from ...egraph.terms.sizes import resolve
 from ...egraph.terms.term import Dim, Tensor, Term
 from ...egraph.terms.traversal import subterms
+from ..analysis.data_indices import place_conditions
 from ..analysis.exact_products import native
 from ..analysis.product_terms import const_value, signed_factors
 from ..analysis.softmax_scaling import LOG2_E
@@ -149,9 +150,17 @@ class GluonWriter(TileWriter):
                     base.append(f"gl.cast({value.text}, gl.int64) * {step}")
         text = " + ".join(base)
         if len(base) > 1:
-            build = lambda: self.assign(f"{tensor.name}_base", TileValue(text), self.scope_of(()))
-            text = self.once(("base", text), (), build).text
+            by_tile = self.loop is not None and self.loop not in self.tile_dims
+            home = {self.loop} if by_tile and any(self.loop in position.dims for position in index) else ()
+            build = lambda: self.assign(f"{tensor.name}_base", TileValue(text), self.scope_of(home))
+            text = self.once(("base", text), home, build).text
         return f"{text} + ({' + '.join(self.align(o, dims) for o in offsets)})" if offsets else text
+
+    def demand_page(self, load: Term) -> None:
+        """The kernel stops where the page that a tile lies in is none of the tensor's."""
+        conditions, dims = place_conditions(load), frozenset([self.binding.loop.dim])
+        if conditions:
+            self.once(("demanded", conditions), dims, lambda: self._demand(conditions, dims))
 
     def read_diagonal(self, diagonal: Diagonal) -> None:
         """Reads a vector over loop minus rows; a warpgroup without rows reads what the last one does."""

@@ -13,6 +13,7 @@ from dataclasses import replace
 from ...egraph.terms.ops import const, iota
 from ...egraph.terms.term import Term
 from ...egraph.terms.traversal import subterms
+from ..analysis.data_indices import blocks_of_tiles
 from ..codegen.ops import TileValue
 from ..hopper.config import HopperConfig
 from ..hopper.kernel_form import Binding, Operand, bytes_of, chunks, row_vectors
@@ -24,6 +25,7 @@ from .consumer import Consumer
 from .expressions import GluonWriter
 from .kernel_parts import Buffers, GluonSource, Handed, LaunchShape, Ring, TensorMap
 from .value_warpgroup import ValueWarpgroup
+from .work_items import Walk
 
 
 def emit(binding: Binding, plan: Plan, config: HopperConfig, shape: LaunchShape) -> GluonSource:
@@ -169,29 +171,44 @@ class GluonKernelWriter(KernelAssembly[Binding, HopperConfig]):
         return ["item = following", f"following = item_at(gl.minimum({place}, high - 1), items, {self.shape.table})"]
 
     def _producer(self) -> list[str]:
-        writer, s = self.writer(), self.config
+        writer, s = self.writer(blocks_of_tiles(self.kernel, {self.loop.dim: self.config.loop_tile})), self.config
         first = self.walks.item(writer, "item")
         walk = self.walks.of_program(writer, first)
         writer.starts |= {self.kernel.rows: f"{first} + w * {H200.product_rows}", self.loop.dim: "start"}
         rows, lines = self._rows(writer), writer.outer.lines
         lines += rows if s.row_buffers > 1 else []
-        body = [*walk.at("t"), f"start = tile * {s.loop_tile}", f"slot = count % {s.stages}"]
+        copies, pages = self._copies_of_tiles(writer, walk)
+        body = [*walk.at("t"), f"start = tile * {s.loop_tile}", f"slot = count % {s.stages}", *pages]
         body += [f"phase = (count // {s.stages} & 1) ^ 1"]
         for n, ring in enumerate(self.buffers.loop):
             shared = ring.operand in self.shape.overlays
             body += [] if shared else [f"mbarrier.wait({ring.empty}.index(slot), phase)"]
             body += [f"mbarrier.expect({ring.full}.index(slot), {ring.bytes})"]
             if shared:
-                body += [f"for w in gl.static_range({s.consumers}):"]
-                body += [f"    {x}" for x in self._copies(writer, ring, "slot", f"slot * {s.consumers} + w")]
+                body += [f"for w in gl.static_range({s.consumers}):", *(f"    {x}" for x in copies[n])]
             else:
-                body += self._copies(writer, ring, "slot")
+                body += copies[n]
             if n == 0:
                 body += [f"asked_for({place})" for place in self._vectors(writer)]
             if n == 0 and s.row_buffers == 1:  # the first columns need not wait until the rows before are done with
                 body += ["if t == 0:", *(f"    {line}" for line in rows)]
         lines += [f"for t in range(0, {walk.count}):", *(f"    {line}" for line in [*body, "count += 1"])]
         return self._items([*lines, "turn += 1"])
+
+    def _copies_of_tiles(self, writer: GluonWriter, walk: Walk) -> tuple[list[list[str]], list[str]]:
+        """Lines that copy a tile of each ring, and lines before them, which find the pages that tiles lie in.
+
+        The kernel stops where a page is none of the tensor's, but not for an item without a tile.
+        """
+        writer.open(self.loop.dim, "start", ragged=False)
+        writer.kept = lambda: TileValue(walk.occupied, (), "bool") if walk.occupied else None
+        found = []
+        for ring in self.buffers.loop:
+            place = f"slot * {self.config.consumers} + w" if ring.operand in self.shape.overlays else "slot"
+            found.append(self._copies(writer, ring, "slot", place))
+            if ring.operand.pages:
+                writer.demand_page(ring.operand.load)
+        return found, writer.close()
 
     def _vectors(self, writer: GluonWriter) -> list[str]:
         """Where a tile's part begins of what consumers read along the loop."""

@@ -53,7 +53,8 @@ class WalkWriter:
     ):
         self.kernel, self.loop, self.config = binding.kernel, binding.loop, config
         self.sizes, self.listed, self.block = sizes, listed, H200.product_rows * config.consumers
-        self.occupied = ""  # of the range that was written last
+        self.occupied = self.reached = ""  # of the range that was written last: in its part, and as a whole
+        self.by_pages = any(operand.pages for operand in binding.streams)
         first, *inner = self.kernel.grid or (None,)
         steps = {self.kernel.rows: self.block} | dict.fromkeys(reversed(inner), 1) if first else {}
         part = lambda dim, name: fresh(f"{dim}_{name}")
@@ -76,11 +77,9 @@ class WalkWriter:
 
     def of_program(self, writer: GluonWriter, first: str) -> Walk:
         """The tiles that the producer copies for an item. There is at least one, so that every state is initialised."""
-        return (
-            self._listed(writer, first)
-            if self.listed is not None
-            else self._down(*self.range_of_program(writer, first))
-        )
+        if self.listed is not None:
+            return self._listed(writer, first)
+        return replace(self._down(*self.range_of_program(writer, first)), occupied=self.reached)
 
     def of_rows(self, writer: GluonWriter, first: str, row: str, skewed: bool, some: bool, vacant: bool) -> Walk:
         """The tiles that one warpgroup runs for its rows.
@@ -167,6 +166,8 @@ class WalkWriter:
     def range_of_program(self, writer: GluonWriter, first: str) -> tuple[str, str]:
         """Names of the first tile that a program runs, and of the one after its last; it runs at least one."""
         begin, end, _, _ = self.ends(writer, "block", first, self.block)
+        if self.by_pages and self.loop.limits:
+            self.reached = writer.assign("reached", TileValue(f"{begin} < {end}"), writer.outer).text
         count = f"gl.cdiv({self.sizes[self.loop.dim]}, {self.config.loop_tile})"
         writer.outer.lines += [
             f"{begin} = gl.minimum({begin}, {count} - 1)",

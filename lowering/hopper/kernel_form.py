@@ -16,6 +16,7 @@ from ...egraph.terms.ops import iota, load
 from ...egraph.terms.sizes import Size, resolve
 from ...egraph.terms.term import Dim, Tensor, Term
 from ...egraph.terms.traversal import reduces, substitute, subterms
+from ..analysis.data_indices import is_block_number, reads_memory
 from ..analysis.exact_products import native
 from ..analysis.product_terms import const_value, signed_factors
 from ..plan.dtypes import HALVES
@@ -33,6 +34,7 @@ class Operand:
     """A two-dimensional tile of a tensor: `across` is rows or the loop dim, `inner` the summed or the value dim.
 
     axes[n] is the tile dim that the n-th index runs over, or None where the index is one number for all of the tile.
+    Example: keys[table[b, j // 64], j % 64, d], of which a tile of 64 columns is one page.
     """
 
     load: Term
@@ -47,6 +49,12 @@ class Operand:
     @property
     def across_first(self) -> bool:
         return self.axes.index(self.across) < self.axes.index(self.inner)
+
+    @property
+    def pages(self) -> frozenset[int]:
+        """Numbers of columns n that indices divide the loop's coordinate by: a tile must not reach beyond n."""
+        nodes = (n for index in self.load.args for n in subterms(index))
+        return frozenset(n.args[1].attrs[0] for n in nodes if _is_place_in_page(n) or is_block_number(n))
 
 
 @dataclass(frozen=True)
@@ -178,6 +186,11 @@ def _bind(kernel: Kernel) -> Binding:
     return Binding(kernel, loop, steps, matcher.wide, matcher.overlays(loads), diagonals, matcher.entries(kernel))
 
 
+def _is_place_in_page(node: Term) -> bool:
+    """Whether a term is j % n for a coordinate j and a number n."""
+    return node.op == "mod" and node.args[0].op == "iota" and node.args[1].op == "const"
+
+
 def _loads_of(loop: Loop) -> list[Term]:
     """The loads of all states of a loop."""
     bodies = [body for a in loop.accumulators for body in (a.gauge, *a.values) if body is not None]
@@ -236,9 +249,17 @@ class ProductMatcher:
     """Finds operands and products by their dims."""
 
     def __init__(
-        self, rows: Dim, loop: Dim, inside: set[Dim], wide: Dim | None, most_columns: int = MAX_OPERAND_WIDTH
+        self,
+        rows: Dim,
+        loop: Dim,
+        inside: set[Dim],
+        wide: Dim | None,
+        most_columns: int = MAX_OPERAND_WIDTH,
+        by_pages: bool = True,
     ):
-        self.rows, self.loop, self.inside, self.wide, self.most_columns = rows, loop, inside, wide, most_columns
+        """by_pages: whether tiles of the loop may begin at places that are read from memory."""
+        self.rows, self.loop, self.inside, self.wide = rows, loop, inside, wide
+        self.most_columns, self.by_pages = most_columns, by_pages
         self.tile_dims = {rows, loop, *inside, *([wide] if wide else [])}
 
     def operand(self, node: Term, across: Dim, inner: Dim) -> Operand:
@@ -255,13 +276,22 @@ class ProductMatcher:
 
     def _axis(self, tensor: Tensor, index: Term) -> Dim | None:
         coefficients, _ = affine(index)
-        moving = [atom for atom in coefficients if atom.dims & self.tile_dims]
+        pages = [atom for atom in coefficients if self.by_pages and self._is_one_number(atom)]
+        moving = [atom for atom in coefficients if atom.dims & self.tile_dims and atom not in pages]
         if not moving:
             return None
         (dim,) = moving[0].dims if len(moving[0].dims) == 1 else (None,)
-        if len(moving) > 1 or dim is None or moving[0] is not iota(dim) or coefficients[moving[0]] != 1:
+        plain = dim is not None and moving[0] is iota(dim)
+        in_page = self.by_pages and dim == self.loop and _is_place_in_page(moving[0])
+        if len(moving) > 1 or not (plain or in_page) or coefficients[moving[0]] != 1 or any(map(reads_memory, pages)):
             raise NotPlannable(f"an index of {tensor.name} is no start plus a coordinate")
         return dim
+
+    def _is_one_number(self, atom: Term) -> bool:
+        """Whether part of an index has the loop's coordinate j, but as j // n alone."""
+        found = [*subterms(atom, is_block_number)]
+        numbers = [n for n in found if is_block_number(n) and n.args[0] is iota(self.loop)]
+        return atom.dims & self.tile_dims == {self.loop} and bool(numbers) and iota(self.loop) not in found
 
     def overlays(self, loads: list[Term]) -> tuple[Operand, ...]:
         """Floating loads over rows and loop that a tensor map describes; the others are read by pointers."""
@@ -270,7 +300,7 @@ class ProductMatcher:
             if node.dims >= {self.rows, self.loop} and node.dtype in (*HALVES, "float32"):
                 with suppress(NotPlannable):
                     found.append(self.operand(node, self.rows, self.loop))
-        return tuple(found)
+        return tuple(operand for operand in found if not operand.pages)
 
     def entries(self, kernel: Kernel) -> tuple[Operand, ...]:
         """Half-precision loads over rows and the value dim, of what is stored, that a tensor map describes."""

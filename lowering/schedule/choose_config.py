@@ -241,6 +241,8 @@ def reduced(
     time = lambda consumers: duration(rows, grid, config, consumers, uneven, multiprocessors)
     consumers = min(range(1, config.consumers + 1), key=time)
     tile = min(config.loop_tile, max(NARROW_TILE, 1 << (length - 1).bit_length()))
+    if any(page % tile for operand in binding.streams for page in operand.pages):
+        tile = min(tile, NARROW_TILE)
     choice = choice.changed(LENGTH, consumers=consumers, loop_tile=tile, turns=config.turns and consumers > 1)
     for smaller in REDUCTIONS:
         values = {name: min(value, getattr(choice.config, name)) for name, value in smaller.items()}

@@ -1,0 +1,101 @@
+"""Keys in pages ran as plain Triton on Hopper, since a tensor map copied no tile whose place is read from memory. A tile
+that lies in one page is now copied like any other. An entry behind a length may be anything; one that counts and is no
+page stops the kernel.
+"""
+
+import pytest
+import torch
+
+from onepass.compiler.verified_kernels import checks
+from onepass.lowering.hopper.config import HopperConfig
+from onepass.lowering.launch.triton_compat import gluon_missing
+from onepass.proofs.kernels.memory import KernelFault
+from onepass.proofs.texts.check import differences, run
+from tests.proofs.texts.test_check import plan_of
+from tests.support.on_hopper import hopper_texts, pretend_hopper
+
+pytestmark = pytest.mark.skipif(gluon_missing() is not None, reason="needs Gluon")
+PAGES, KEYS, WIDTH = 12, 256, 16
+SMALL = HopperConfig(consumers=2, loop_tile=64)
+
+
+def paged(q, kc, vc, table, lengths):
+    """Causal: the last query of a sequence stands at its last key."""
+    k, v = (c[table].flatten(1, 2).transpose(1, 2) for c in (kc, vc))
+    j = torch.arange(k.shape[2]) - (lengths[:, None, None, None] - q.shape[2])
+    return (q @ k.mT / 4).masked_fill(j > torch.arange(q.shape[2])[:, None], -torch.inf).softmax(-1) @ v
+
+
+def windowed(q, kc, vc, table, lengths):
+    """The keys of a window before each length, the same for all queries."""
+    k, v = (c[table].flatten(1, 2).transpose(1, 2) for c in (kc, vc))
+    ago = lengths[:, None, None, None] - torch.arange(k.shape[2])
+    return (q @ k.mT / 4).masked_fill((ago < 1) | (ago > 90), -torch.inf).softmax(-1).nan_to_num(0) @ v
+
+
+def given(page, lengths, fill=2**40, rows=100):
+    """fill: what the table holds behind the lengths."""
+    torch.manual_seed(0)
+    q = torch.randn(len(lengths), 2, rows, WIDTH).bfloat16()
+    kc, vc = torch.randn(2, PAGES, page, 2, WIDTH).bfloat16()
+    table = torch.randint(-PAGES, PAGES, (len(lengths), KEYS // page))
+    lengths = torch.tensor(lengths)
+    table[torch.arange(KEYS // page) * page >= lengths[:, None]] = fill
+    return [q, kc, vc, table, lengths]
+
+
+def checked(function, inputs, monkeypatch, config=SMALL):
+    pretend_hopper(monkeypatch)
+    ((_, found),) = checks(hopper_texts(*plan_of(function, inputs), config), 2**60, 1)
+    assert "kc_map, [gl.cast(where" in found.calls[0].text and "gl.load(kc" not in found.calls[0].text
+    return found
+
+
+@pytest.mark.parametrize("function", [paged, windowed])
+@pytest.mark.parametrize("page, config", [(64, SMALL), (128, HopperConfig(consumers=1, loop_tile=64, stages=3)),
+                                          (128, HopperConfig(consumers=2, loop_tile=128))])  # fmt: skip
+def test_tiles_are_copied_from_their_pages(function, page, config, monkeypatch):
+    assert differences(checked(function, given(page, (256, 131)), monkeypatch, config)) == []
+
+
+@pytest.mark.parametrize("lengths", [(0, 64), (1, 65), (63, 256)])
+@pytest.mark.parametrize("fill", [2**40, -(2**40), 2**31 + 3, PAGES])
+def test_what_stands_behind_a_length_is_no_page(lengths, fill, monkeypatch):
+    assert differences(checked(windowed, given(64, lengths, fill), monkeypatch)) == []
+
+
+@pytest.mark.parametrize("wild", [PAGES, -PAGES - 1, 2**32 + 1])
+def test_a_page_that_is_none_stops_the_kernel(wild, monkeypatch):
+    inputs = given(64, (256, 131))
+    inputs[3][1, 2] = wild
+    with pytest.raises(KernelFault, match="out of range"):
+        run(checked(paged, inputs, monkeypatch))
+
+
+def with_a_mask_of_its_own(q, kc, vc, table, lengths):
+    """A part of the guard that no limit says: the entries of pages that it drops may be anything."""
+    k, v = (c[table].flatten(1, 2).transpose(1, 2) for c in (kc, vc))
+    known = (table >= 0).repeat_interleave(64, 1)[:, None, None]
+    keep = (torch.arange(k.shape[2]) < lengths[:, None, None, None]) & known
+    return (q @ k.mT / 4).masked_fill(~keep, -torch.inf).softmax(-1) @ v
+
+
+def striped(q, kc, vc, table, lengths):
+    k, v = (c[table].flatten(1, 2).transpose(1, 2) for c in (kc, vc))
+    j = torch.arange(k.shape[2])
+    keep = (j < lengths[:, None, None, None]) & (j % 3 == 0)
+    return (q @ k.mT / 4).masked_fill(~keep, -torch.inf).softmax(-1) @ v
+
+
+@pytest.mark.parametrize(
+    "function, page, said",
+    [
+        (paged, 16, "a tile of 64 columns is not in one page of 16"),
+        (with_a_mask_of_its_own, 64, "a list of tiles names some that no element keeps"),
+        (striped, 64, "its guard may keep no element"),
+    ],
+)
+def test_what_is_not_copied_runs_as_plain_triton(function, page, said, monkeypatch):
+    pretend_hopper(monkeypatch)
+    with pytest.raises(AssertionError, match=said):
+        hopper_texts(*plan_of(function, given(page, (256, 131), fill=-1)), SMALL)
