@@ -53,8 +53,8 @@ class Operand:
     @property
     def pages(self) -> frozenset[int]:
         """Numbers of columns n that indices divide the loop's coordinate by: a tile must not reach beyond n."""
-        nodes = (n for index in self.load.args for n in subterms(index))
-        return frozenset(n.args[1].attrs[0] for n in nodes if _is_place_in_page(n) or is_block_number(n))
+        nodes = (n for index in self.load.args for n in subterms(index) if _is_place_in_page(n) or is_block_number(n))
+        return frozenset(n.args[1].attrs[0] for n in nodes if n.args[0] is iota(self.across))
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
-"""Keys in pages ran as plain Triton on Hopper, since a tensor map copied no tile whose place is read from memory. A tile
-that lies in one page is now copied like any other. An entry behind a length may be anything; one that counts and is no
-page stops the kernel.
+"""Keys in pages ran as plain Triton on Hopper: a tensor map copied no tile whose place is read from memory. A tile that
+lies in one page is now copied like any other. An entry behind a length may be anything; one that counts and is no page
+stops the kernel.
 """
 
 import pytest
@@ -22,6 +22,13 @@ SMALL = HopperConfig(consumers=2, loop_tile=64)
 def paged(q, kc, vc, table, lengths):
     """Causal: the last query of a sequence stands at its last key."""
     k, v = (c[table].flatten(1, 2).transpose(1, 2) for c in (kc, vc))
+    j = torch.arange(k.shape[2]) - (lengths[:, None, None, None] - q.shape[2])
+    return (q @ k.mT / 4).masked_fill(j > torch.arange(q.shape[2])[:, None], -torch.inf).softmax(-1) @ v
+
+
+def grouped(q, kc, vc, table, lengths):
+    """Two heads of queries share a head of keys, whose number is a quotient, too."""
+    k, v = (c[table].flatten(1, 2).transpose(1, 2)[:, :1].repeat_interleave(2, 1) for c in (kc, vc))
     j = torch.arange(k.shape[2]) - (lengths[:, None, None, None] - q.shape[2])
     return (q @ k.mT / 4).masked_fill(j > torch.arange(q.shape[2])[:, None], -torch.inf).softmax(-1) @ v
 
@@ -51,7 +58,7 @@ def checked(function, inputs, monkeypatch, config=SMALL):
     return found
 
 
-@pytest.mark.parametrize("function", [paged, windowed])
+@pytest.mark.parametrize("function", [paged, grouped, windowed])
 @pytest.mark.parametrize("page, config", [(64, SMALL), (128, HopperConfig(consumers=1, loop_tile=64, stages=3)),
                                           (128, HopperConfig(consumers=2, loop_tile=128))])  # fmt: skip
 def test_tiles_are_copied_from_their_pages(function, page, config, monkeypatch):
