@@ -150,11 +150,15 @@ class GluonWriter(TileWriter):
                     base.append(f"gl.cast({value.text}, gl.int64) * {step}")
         text = " + ".join(base)
         if len(base) > 1:
-            by_tile = self.loop is not None and self.loop not in self.tile_dims
-            home = {self.loop} if by_tile and any(self.loop in position.dims for position in index) else ()
+            home = self._dims_of_base(index)
             build = lambda: self.assign(f"{tensor.name}_base", TileValue(text), self.scope_of(home))
             text = self.once(("base", text), home, build).text
         return f"{text} + ({' + '.join(self.align(o, dims) for o in offsets)})" if offsets else text
+
+    def _dims_of_base(self, index: tuple[Term, ...]) -> Collection[Dim]:
+        """The loop where one place stands for a tile of it, else none."""
+        by_tile = self.loop is not None and self.loop not in self.tile_dims
+        return {self.loop} if by_tile and any(self.loop in position.dims for position in index) else ()
 
     def demand_page(self, load: Term) -> None:
         """The kernel stops where the page that a tile lies in is none of the tensor's."""

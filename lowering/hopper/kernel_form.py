@@ -280,12 +280,16 @@ class ProductMatcher:
         moving = [atom for atom in coefficients if atom.dims & self.tile_dims and atom not in pages]
         if not moving:
             return None
-        (dim,) = moving[0].dims if len(moving[0].dims) == 1 else (None,)
-        plain = dim is not None and moving[0] is iota(dim)
-        in_page = self.by_pages and dim == self.loop and _is_place_in_page(moving[0])
-        if len(moving) > 1 or not (plain or in_page) or coefficients[moving[0]] != 1 or any(map(reads_memory, pages)):
+        dim = self._coordinate_of(moving[0])
+        if len(moving) > 1 or dim is None or coefficients[moving[0]] != 1 or any(map(reads_memory, pages)):
             raise NotPlannable(f"an index of {tensor.name} is no start plus a coordinate")
         return dim
+
+    def _coordinate_of(self, atom: Term) -> Dim | None:
+        """The dim whose coordinate an atom is, or its place in a page; None if it is neither."""
+        (dim,) = atom.dims if len(atom.dims) == 1 else (None,)
+        in_page = self.by_pages and dim == self.loop and _is_place_in_page(atom)
+        return dim if dim is not None and (in_page or atom is iota(dim)) else None
 
     def _is_one_number(self, atom: Term) -> bool:
         """Whether part of an index has the loop's coordinate j, but as j // n alone."""

@@ -93,7 +93,7 @@ def test_what_kernels_store_for_each_other_is_told():
         weights = torch.softmax(q @ k.mT, -1)
         return weights @ v, weights
 
-    (region,) = onepass.explain(both, *tensors(1, 2, 600, 16)).regions
+    (region,) = onepass.explain(both, *tensors(4, 8, 600, 16)).regions
     assert len(region.kernels) == 2
     part, *_, without = region.between
     assert part.startswith("part0[b, h, i] is stored between kernels by the law read_of_stored: it is the same for")
