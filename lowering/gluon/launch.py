@@ -11,7 +11,6 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import chain
 from math import prod
 from typing import Any
 
@@ -324,9 +323,10 @@ def prepare(
     if not config.terminates:
         raise RefusedLaunch(f"warpgroups would wait for ever with {config}")
     kernel, loop = binding.kernel, binding.loop
-    reasons = chain(_not_handed_over(binding) if config.value_warpgroups else (), _not_by_pages(binding, config))
-    if reason := next(reasons, None):
+    if config.value_warpgroups and (reason := next(_not_handed_over(binding), None)):
         raise RefusedLaunch(reason)
+    if outside := [page for page in binding.pages if page % config.loop_tile]:
+        raise RefusedLaunch(f"a tile of {config.loop_tile} columns is not in one page of {min(outside)}")
     count, length = resolve(kernel.rows.size, sizes), resolve(loop.dim.size, sizes)
     total = -(-count // config.row_tile) * prod(resolve(d.size, sizes) for d in kernel.grid)
     if total >= 1 << BITS:
@@ -347,17 +347,6 @@ def _not_handed_over(binding: Binding) -> Iterator[str]:
         yield "a maximum over the loop is beside a matrix of more columns than one warpgroup holds"
     if binding.loop.map is not None or len(binding.loop.ranges) != 1:
         yield "a list of tiles says which warpgroup runs them, and here warpgroups share their rows"
-
-
-def _not_by_pages(binding: Binding, config: HopperConfig) -> Iterator[str]:
-    """Reasons why the tiles of the loop cannot be copied from the pages that they lie in."""
-    pages = frozenset[int]().union(*(operand.pages for operand in binding.streams))
-    if any(page % config.loop_tile for page in pages):
-        yield f"a tile of {config.loop_tile} columns is not in one page of {min(pages)}"
-    if pages and (binding.loop.map is not None or len(binding.loop.ranges) != 1):
-        yield "a list of tiles names some that no element keeps, whose pages may be anything"
-    if pages and binding.loop.guard is not None and not binding.loop.limits_only:
-        yield "its guard may keep no element of a tile, whose page may be anything then"
 
 
 def _shape_of(call: _Call, tensors: SuitedTensors) -> LaunchShape:

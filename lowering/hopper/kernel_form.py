@@ -19,6 +19,7 @@ from ...egraph.terms.traversal import reduces, substitute, subterms
 from ..analysis.data_indices import is_block_number, reads_memory
 from ..analysis.exact_products import native
 from ..analysis.product_terms import const_value, signed_factors
+from ..plan.device import H200
 from ..plan.dtypes import HALVES
 from ..plan.queries import roots
 from ..plan.records import Accumulator, Kernel, Loop, NotPlannable
@@ -156,6 +157,11 @@ class Binding:
         return [v.matrix for step in self.steps for _, values in step.states for v in values if v.matrix]
 
     @property
+    def pages(self) -> frozenset[int]:
+        """Numbers of columns that no tile of the loop may reach beyond a multiple of."""
+        return frozenset[int]().union(*(operand.pages for operand in self.streams))
+
+    @property
     def is_wide(self) -> bool:
         """Whether one warpgroup has too few registers for the accumulators of one matrix."""
         return self.wide is not None and _exceeds_registers(self.wide)
@@ -183,7 +189,24 @@ def _bind(kernel: Kernel) -> Binding:
         steps = _sharing_tiles(steps)
     loads = _loads_of(loop)
     diagonals = tuple(d for d in (_diagonal(node, kernel.rows, loop.dim) for node in loads) if d is not None)
-    return Binding(kernel, loop, steps, matcher.wide, matcher.overlays(loads), diagonals, matcher.entries(kernel))
+    found = Binding(kernel, loop, steps, matcher.wide, matcher.overlays(loads), diagonals, matcher.entries(kernel))
+    if objection := next(_objections_to_pages(found), None):
+        raise NotPlannable(objection)
+    return found
+
+
+def _objections_to_pages(binding: Binding) -> Iterator[str]:
+    """Reasons why tiles cannot be copied from the pages that they lie in.
+
+    A tile of which nothing is kept must not be copied: its page may be anything.
+    """
+    loop, narrowest = binding.loop, H200.product_rows
+    if outside := [page for page in binding.pages if page % narrowest]:
+        yield f"a tile of {narrowest} columns is not in one page of {min(outside)}"
+    if binding.pages and (loop.map is not None or len(loop.ranges) != 1):
+        yield "a list of tiles names some that no element keeps, whose pages may be anything"
+    if binding.pages and loop.guard is not None and not loop.limits_only:
+        yield "its guard may keep no element of a tile, whose page may be anything then"
 
 
 def _is_place_in_page(node: Term) -> bool:

@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from onepass.compiler.verified_kernels import checks
+from onepass.lowering.gluon.launch import choice_of
 from onepass.lowering.hopper.config import HopperConfig
+from onepass.lowering.hopper.kernel_form import bind
 from onepass.lowering.launch.triton_compat import gluon_missing
 from onepass.proofs.kernels.memory import KernelFault
 from onepass.proofs.texts.check import differences, run
@@ -106,3 +108,13 @@ def test_what_is_not_copied_runs_as_plain_triton(function, page, said, monkeypat
     pretend_hopper(monkeypatch)
     with pytest.raises(AssertionError, match=said):
         hopper_texts(*plan_of(function, given(page, (256, 131), fill=-1)), SMALL)
+
+
+@pytest.mark.parametrize("page, tile, stages", [(64, 64, 4), (128, 128, 2), (256, 128, 2), (192, 64, 4)])
+def test_tiles_are_as_wide_as_a_page_allows(page, tile, stages):
+    q = torch.randn(1, 2, 2048, 128).bfloat16()
+    kc, vc = torch.randn(2, 32, page, 2, 128).bfloat16()
+    plan, _ = plan_of(paged, [q, kc, vc, torch.arange(32)[None], torch.tensor([32 * page])])
+    choice = choice_of(bind(plan.kernels[0]), {})
+    assert (choice.config.loop_tile, choice.config.stages) == (tile, stages)
+    assert ("cut down to one page" in str(choice)) == (tile == 64)
