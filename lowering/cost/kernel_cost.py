@@ -198,7 +198,6 @@ def _units(outside: Mapping[str, float], demands: list[Demand], c: Config, devic
     """Seconds of each unit alone at its peak rate, all multiprocessors busy. outside: clocks of what no loop does."""
     total = {}
     for unit, name in UNITS.items():
-        groups = c.consumers if isinstance(c, HopperConfig) else c.warpgroups
-        inside = sum(d.steps * groups * getattr(d, unit) * d.share for d in demands)
+        inside = sum(d.steps * c.row_groups * getattr(d, unit) * d.share for d in demands)
         total[name] = (inside + outside[unit]) / device.multiprocessors / device.clock
     return total

@@ -111,6 +111,11 @@ class HopperConfig:
         return self.consumers + self.value_warpgroups
 
     @property
+    def row_groups(self) -> int:
+        """Warpgroups that share out the rows of a program."""
+        return self.consumers
+
+    @property
     def warps(self) -> int:
         """Warps that compute."""
         return 4 * self.warpgroups

@@ -34,6 +34,11 @@ class TritonConfig:
         """Groups of four warps, at least one."""
         return max(1, self.warps // 4)
 
+    @property
+    def row_groups(self) -> int:
+        """Warpgroups that share out the rows of a program: all."""
+        return self.warpgroups
+
     def smaller(self) -> Iterator[TritonConfig]:
         """Configurations that need less and less of registers and of shared memory.
 

@@ -85,7 +85,7 @@ def problem_of(
 ) -> Problem:
     """The problem of one warpgroup's share of a block. refined: as in `loop_problem`."""
     least = 1 if _shares_out_batches(kernel) else MIN_ROWS_OF_A_TILE
-    tile = Tile(max(least, c.row_tile // c.warpgroups), c.loop_tile)
+    tile = Tile(max(least, c.row_tile // c.row_groups), c.loop_tile)
     eighths = c.emulated_eighths if isinstance(c, HopperConfig) else None
     return _problem(kernel, loop, tile, device, eighths, refined)
 
@@ -119,9 +119,9 @@ def costs_of(kernel: Kernel, emulated_eighths: int = 0) -> dict[str, tuple[float
 
 def shared_bytes(problem: Problem, c: Config) -> int:
     """Shared memory of a block: row tiles and the stages of what is loaded each step. Barriers are not counted."""
-    rings = sum(o.bytes * (c.warpgroups if o.private else 1) for o in problem.operations if o.streaming)
+    rings = sum(o.bytes * (c.row_groups if o.private else 1) for o in problem.operations if o.streaming)
     buffers = c.row_buffers if isinstance(c, HopperConfig) else 1
-    return problem.resident * c.warpgroups * buffers + rings * c.stages
+    return problem.resident * c.row_groups * buffers + rings * c.stages
 
 
 def registers(
@@ -135,7 +135,7 @@ def registers(
     problem = problem_of(kernel, loop, c, device, refined)
     carried = sum(v.registers for v in problem.values if v.carried)
     if isinstance(c, HopperConfig):
-        return carried + _largest_state(problem) + HOPPER_REGISTERS
+        return carried // (1 + c.value_warpgroups) + _largest_state(problem) + HOPPER_REGISTERS
     copied = sum(o.bytes for o in problem.operations if o.streaming)
     addresses = ceil(REGISTERS_OF_AN_ADDRESS * copied / BYTES_OF_A_COPY / (32 * c.warps))
     largest = max((v.registers for v in problem.values if not v.carried), default=0)
@@ -170,14 +170,14 @@ def demand(
     work, held = problem.work(), registers(kernel, loop, c, device, refined)
     points = prod(resolve(d.size, sizes) for d in kernel.grid)
     taken = steps(kernel, loop, c, sizes)
-    share = c.row_tile / c.warpgroups
+    share = c.row_tile / c.row_groups
     return Demand(
         tensor=work.get("tensor", 0) * _padding(share, c, device),
         special=work.get("special", 0),
         fma=work.get("fma", 0),
         copy=work.get("copy", 0),
         weights=2 * share * c.loop_tile if share < device.product_rows else 0,
-        rows=problem.resident * c.warpgroups,
+        rows=problem.resident * c.row_groups,
         lacking=max(0, held - granted(c, device)),
         resident=_resident(problem, held, c, device),
         blocks=points * len(taken),

@@ -82,7 +82,10 @@ def clocks(timing: HopperTiming, d: Demand, c: HopperConfig) -> tuple[float, flo
     pointwise, alone = (
         corner(timing.issue, d.special, d.fma * factor) + spilled for factor in (timing.fma, timing.alone)
     )
-    chain = tensor / 2 + max(tensor / 2, alone) + timing.step + timing.late * c.late
+    if c.value_warpgroups:  # its own value products come behind the weights, beside those of the other warpgroups
+        chain = tensor / 2 + alone + tensor / 2 / (1 + c.value_warpgroups) + timing.step
+    else:
+        chain = tensor / 2 + max(tensor / 2, alone) + timing.step + timing.late * c.late
     core = corner(timing.corner, corner(timing.crowd, chain, groups * pointwise), groups * tensor)
     turn = timing.behind * max(0.0, core - chain) if c.turns else 0.0
     fetched = timing.fetch * d.copy * c.residents
