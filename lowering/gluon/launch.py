@@ -45,6 +45,7 @@ from ..launch.triton_compat import Relaunch, Window, architecture, compiler_opti
 from ..masks.block_map import EMPTY, Tiling, capturing, keep_for_graphs, pays, shared_visits
 from ..masks.mask_bits import PackedTiling
 from ..plan.device import H200
+from ..plan.dtypes import HALVES
 from ..plan.kernel_config import NO_LIMIT, TritonConfig
 from ..plan.kernel_texts import LaunchText, imported
 from ..plan.launch_facts import Facts
@@ -343,8 +344,8 @@ def _not_handed_over(binding: Binding) -> Iterator[str]:
     states = [pair for step in binding.steps for pair in step.states]
     if len(binding.steps) > 1 or len(binding.matrices) != 1:
         yield f"its weights multiply {len(binding.matrices)} matrices of more than {MAX_OWN_COLUMNS} columns"
-    if any(state.monoid == "max" for state, _ in states):
-        yield "a maximum over the loop is beside a matrix of more columns than one warpgroup holds"
+    if any(v.dtype not in (*HALVES, "float32", "float") for state, _ in states for v in state.values):
+        yield "what is no float32 is beside a matrix of more columns than one warpgroup holds"
     if binding.loop.map is not None or len(binding.loop.ranges) != 1:
         yield "a list of tiles says which warpgroup runs them, and here warpgroups share their rows"
 

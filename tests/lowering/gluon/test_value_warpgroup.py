@@ -40,6 +40,20 @@ def plain_sum(q, rotated, c, keys):
     return torch.einsum("bhij,bjl->bhil", torch.sigmoid(scores * 0.1), c)
 
 
+def with_logarithm(q, rotated, c, keys):
+    """Beside the weighted sum, the logarithm of the weights' sum, which training keeps."""
+    scores = torch.einsum("bhil,bjl->bhij", q, c) + torch.einsum("bhir,bjr->bhij", rotated, keys)
+    scores = (scores * 0.1).float()
+    return torch.einsum("bhij,bjl->bhil", scores.softmax(-1).to(c.dtype), c), scores.logsumexp(-1)
+
+
+def with_sinks(q, rotated, c, keys):
+    """Each row has one score more, without a value."""
+    scores = torch.einsum("bhil,bjl->bhij", q, c) + torch.einsum("bhir,bjr->bhij", rotated, keys)
+    scores = torch.cat([scores * 0.1, q[..., :1]], -1).softmax(-1)[..., :-1]
+    return torch.einsum("bhij,bjl->bhil", scores, c)
+
+
 def given(rows=80, columns=150, width=288, batch=1):
     torch.manual_seed(0)
     shapes = (batch, rows, 1, width), (batch, rows, 1, 16), (batch, columns, width), (batch, columns, 16)
@@ -56,11 +70,20 @@ def hold(texts):
 
 
 @needs_gluon
-@pytest.mark.parametrize("function", [latents, plain_sum])
+@pytest.mark.parametrize("function", [latents, plain_sum, with_sinks])
 def test_two_warpgroups_share_the_columns(function, monkeypatch):
     pretend_hopper(monkeypatch)
     (one,) = texts = texts_of(function, given())
     assert one.calls[0].text.count("weights.store(") == one.calls[0].text.count("warpgroup_mma(weights") == 2
+    hold(texts)
+
+
+@needs_gluon
+def test_what_training_keeps_is_stored_once(monkeypatch):
+    pretend_hopper(monkeypatch)
+    (one,) = texts = texts_of(with_logarithm, given(rows=256, columns=640, batch=2))
+    scores, values = one.calls[0].text.split("def consumer0")[0].split("    else:\n")
+    assert "gl.store(output1" in scores and "gl.store(output1" not in values and "gl.store(output" in values
     hold(texts)
 
 
