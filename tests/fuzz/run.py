@@ -37,7 +37,7 @@ from tests.fuzz.compile_ahead import failures
 from tests.fuzz.forms import random_form
 from tests.fuzz.gradients import answers, results_as_tuple, widened
 from tests.fuzz.layers import random_layer
-from tests.fuzz.programs import LARGE, LONG, SMALL, Extents, Fuzzed, random_program, shorter
+from tests.fuzz.programs import FILLS, LARGE, LONG, SMALL, Extents, Fuzzed, random_program, shorter
 from tests.fuzz.rounding import Rounding
 
 HALVES = (torch.float16, torch.bfloat16)
@@ -50,7 +50,7 @@ DRAWN = (random_program, random_form, random_layer, random_layer)
 START = 600.0  # seconds for the start of all processes, which import torch at once and may share a GPU
 MARGIN = 120.0  # seconds for a program's compilation, from its own beginning
 MASKS = ("keep", "where(m", "masked_fill", "sdpa", "is_causal", "hidden", "nan_to_num", "isnan", "tril", "triu",
-         "-math.inf")  # fmt: skip
+         *FILLS)  # fmt: skip
 SINGLE = ("float32", ".float()", "0.9 **")  # what rounds to float32 in programs of any dtype
 NOT_FINITE = gradients.NOT_FINITE
 LOUD = ("crash", "wrong", "failed executor", "recompiled")
