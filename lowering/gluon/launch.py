@@ -271,7 +271,7 @@ def suited_tensors(
     binding: Binding, overlays: tuple[Operand, ...], values: dict, sizes: dict, config: HopperConfig
 ) -> SuitedTensors:
     """What of these tensors suits a kernel with these settings."""
-    exits = described(sent(binding), values) if config.send else ()
+    exits = described(sent(binding), values) if config.send and not config.value_warpgroups else ()
     diagonals = tuple(d for d in binding.diagonals if values[d.tensor.name].stride(d.axis) == 1)
     mask = packed(binding)
     mask = mask if mask is not None and small(mask, values, sizes) else None
@@ -326,6 +326,8 @@ def prepare(
     kernel, loop = binding.kernel, binding.loop
     if config.value_warpgroups and (reason := next(_not_handed_over(binding), None)):
         raise RefusedLaunch(reason)
+    if binding.is_wide != bool(config.value_warpgroups):
+        raise RefusedLaunch(f"{accumulated(binding)} columns of values and {config.value_warpgroups} value warpgroups")
     if outside := [page for page in binding.pages if page % config.loop_tile]:
         raise RefusedLaunch(f"a tile of {config.loop_tile} columns is not in one page of {min(outside)}")
     count, length = resolve(kernel.rows.size, sizes), resolve(loop.dim.size, sizes)

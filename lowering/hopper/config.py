@@ -98,7 +98,7 @@ class HopperConfig:
     loop_tile: int = setting(default=128, others=(64, 32), reported_as="tile", kw_only=False)
     stages: int = setting(default=2, others=(3, 4, 1), reported_as="depth", kw_only=False)
     row_buffers: int = setting(default=1, others=(2,), reported_as="queries", kw_only=False)
-    value_warpgroups: int = setting(default=0, reported_as="value groups")
+    value_warpgroups: int = setting(default=0, others=(1,), reported_as="value groups")
 
     @property
     def row_tile(self) -> int:

@@ -201,12 +201,17 @@ def _objections_to_pages(binding: Binding) -> Iterator[str]:
     A tile of which nothing is kept must not be copied: its page may be anything.
     """
     loop, narrowest = binding.loop, H200.product_rows
+    if not binding.pages:
+        return
     if outside := [page for page in binding.pages if page % narrowest]:
         yield f"a tile of {narrowest} columns is not in one page of {min(outside)}"
-    if binding.pages and (loop.map is not None or len(loop.ranges) != 1):
+    if loop.map is not None or len(loop.ranges) != 1:
         yield "a list of tiles names some that no element keeps, whose pages may be anything"
-    if binding.pages and loop.guard is not None and not loop.limits_only:
+    if loop.guard is not None and not loop.limits_only:
         yield "its guard may keep no element of a tile, whose page may be anything then"
+    moving = [n for limit in loop.limits for n in subterms(limit.bound) if binding.kernel.rows in n.dims]
+    if any(n.op in ("mul", "floordiv", "mod") for n in moving):
+        yield "ranges of neighbouring rows may lie apart, and a page between them may be anything"
 
 
 def _is_place_in_page(node: Term) -> bool:
@@ -541,8 +546,10 @@ def shared_bytes(binding: Binding, overlays: tuple[Operand, ...], config: Hopper
     rows = config.row_tile
     ring = 2 * inner(binding.streams) + rows * sum(bytes_of(o.tensor) for o in overlays)
     kept = config.row_buffers * inner(binding.row_operands)
-    kept += sum(staged(e, config.send) for o in sent(binding) for _, e in chunks(o.inner.size))
-    handed = (2 * config.loop_tile + 4 * row_vectors(binding)) * rows if config.value_warpgroups else 0
+    if config.value_warpgroups:  # whose results leave through pointers
+        handed = (2 * config.loop_tile + 4 * row_vectors(binding)) * rows
+    else:
+        handed = 2 * rows * sum(staged(e, config.send) for o in sent(binding) for _, e in chunks(o.inner.size))
     return 2 * rows * kept + config.loop_tile * config.stages * ring + handed
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
+from ...egraph.terms.ops import iota
 from ...egraph.terms.term import Dim, Term
-from ...egraph.terms.traversal import subterms
+from ...egraph.terms.traversal import substitute, subterms
 from ..analysis.chunks import chunks
 from ..analysis.dim_roles import stepped
 from ..analysis.exact_products import native
@@ -19,6 +20,7 @@ from ..analysis.product_terms import sides, summand
 from ..analysis.read_places import places_read
 from ..analysis.softmax_scaling import exponent_scaling, fixed_scale
 from ..hopper.approximations import EXP2
+from ..hopper.kernel_form import MAX_OWN_COLUMNS
 from ..hopper.score_offsets import split
 from ..plan.device import COSTS, H200, HopperGpu
 from ..plan.dtypes import HALVES
@@ -161,6 +163,7 @@ class _Builder:
         self.edges.append(Edge(before, after, operation.latency, distance, transfer, size))
 
     def load(self, node: Term) -> str:
+        node = self._copied_once(node)
         if node not in self.loads:
             taken = set(self.loads.values())
             base = f"load {node.attrs[0].name}"
@@ -171,6 +174,13 @@ class _Builder:
             kind = {"synchronous": False, "streaming": True, "private": private, "bytes": self.held_bytes(node)}
             self.loads[node] = self.add(name, work, **kind)
         return self.loads[node]
+
+    def _copied_once(self, node: Term) -> Term:
+        """The load, or one that is there and reads the same tile: of wide values it is copied once."""
+        wide = [d for d in node.dims if isinstance(d.size, int) and d.size > MAX_OWN_COLUMNS]
+        alike = {iota(d): iota(o) for d in wide for n in self.loads for o in n.dims if o.size == d.size}
+        renamed = substitute(node, alike)
+        return renamed if renamed in self.loads else node
 
     # Terms
 

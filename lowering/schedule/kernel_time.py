@@ -216,7 +216,7 @@ def _resident(problem: Problem, held: int, c: Config, device: HopperGpu) -> int:
 
 def _runs(problem: Problem, c: HopperConfig, device: HopperGpu) -> bool:
     """Whether a warp-specialised kernel fits in shared memory and registers, and ends."""
-    widest = max((v.registers for v in problem.values), default=0)
+    widest = max((v.registers for v in problem.values), default=0) // (1 + c.value_warpgroups)
     stored = max((v.registers for v in problem.values if v.carried), default=0)
     shared = shared_bytes(problem, c) + 2 * c.row_tile * staged(2 * stored, c.send)
     fits = shared <= c.shared - device.barrier_bytes // c.residents

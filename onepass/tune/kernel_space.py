@@ -93,8 +93,11 @@ def _constraints(kernels: tuple[Kernel, ...], sizes: Sizes) -> Iterator[Constrai
     yield Constraint(("executor", "row_tile", "stages", "turns", "late"), _terminates)
     yield Constraint(("executor", "row_buffers", "chained"), lambda executor, buffers, chained: not chained or all(
         chains(b, HopperConfig(row_buffers=buffers, chained=True), b.overlays) for b in bindings))  # fmt: skip
+    wide = any(binding.is_wide for binding in bindings)  # then another warpgroup adds up some columns, and only then
+    yield Constraint(("executor", "row_tile", "turns", "value_warpgroups"), lambda executor, rows, turns, groups: (
+        executor != GLUON or (groups == wide and (not wide or (rows == H200.product_rows and not turns)))))  # fmt: skip
     yield Constraint(("send",), lambda send: send in _distinct(bindings))
-    names = ("executor", *TRITON_TILES, "row_buffers", "send", "residents", "turns", "late")
+    names = ("executor", *TRITON_TILES, "row_buffers", "send", "residents", "turns", "late", "value_warpgroups")
     known = tuple(sorted(sizes.items()))
     yield Constraint(names, lambda *values: _runs(kernels, known, names, values))
 

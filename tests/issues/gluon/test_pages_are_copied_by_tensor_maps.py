@@ -96,9 +96,18 @@ def striped(q, kc, vc, table, lengths):
     return (q @ k.mT / 4).masked_fill(~keep, -torch.inf).softmax(-1) @ v
 
 
+def apart(q, kc, vc, table, lengths):
+    """Row i keeps 20 keys from 70 · i on: no row keeps those between."""
+    k, v = (c[table].flatten(1, 2).transpose(1, 2) for c in (kc, vc))
+    j, begin = torch.arange(k.shape[2]), 70 * torch.arange(q.shape[2])[:, None]
+    keep = (j >= begin) & (j < begin + 20) & (j < lengths[:, None, None, None])
+    return (q @ k.mT / 4).masked_fill(~keep, -torch.inf).softmax(-1).nan_to_num(0) @ v
+
+
 @pytest.mark.parametrize(
     "function, page, said",
     [
+        (apart, 64, "ranges of neighbouring rows may lie apart"),
         (paged, 16, "a tile of 64 columns is not in one page of 16"),
         (with_a_mask_of_its_own, 64, "a list of tiles names some that no element keeps"),
         (striped, 64, "its guard may keep no element"),

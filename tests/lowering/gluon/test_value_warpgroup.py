@@ -13,6 +13,7 @@ from onepass.lowering.launch.triton_compat import gluon_missing
 from onepass.lowering.plan.kernel_config import TritonConfig
 from onepass.lowering.triton.launch_texts import launch_texts
 from onepass.proofs.texts.check import differences
+from onepass.tune.kernel_space import configuration, predicted, space_of
 from tests.proofs.texts.test_check import plan_of
 from tests.support.gluon_ahead_of_time import source_of
 from tests.support.on_hopper import hopper_texts, pretend_hopper
@@ -143,3 +144,12 @@ def test_latents_are_copied_once():
     assert [operand.tensor.name for operand in binding.streams] == ["c", "keys"] and binding.is_wide
     assert "WEIGHT1" not in source_of(plan, WIDE)[2].text.split("else:")[1]
     assert chunks(512) == [(0, 256), (256, 256)] and chunks(288) == [(0, 256), (256, 32)] and chunks(256) == [(0, 256)]
+
+
+def test_a_tuner_tries_this_form_and_no_other_of_hopper():
+    plan, _ = plan_of(latents, given(rows=128, columns=4096, width=512, batch=64))
+    times = {}
+    for point in space_of(plan.kernels, {}):
+        config = configuration(point)
+        times.setdefault(getattr(config, "value_warpgroups", "plain"), []).append(predicted(plan.kernels, config, {}))
+    assert times.keys() == {1, "plain"} and min(times[1]) < min(times["plain"])
