@@ -189,7 +189,9 @@ def _behind_the_loop(kernel: Kernel, c: Config, moved: tuple[Traffic, ...], devi
     copied |= {one.tensor.name for one in (*binding.row_operands, *binding.streams, *exits)}
     stores = kernel.written_by(None)
     read = {node.attrs[0].name for node in loads([store.term for store in stores], states_of(kernel))}
-    mine = (read | {store.output.name for store in stores}) - copied
+    # What leaves through pointers anyway is counted with the items' ends, and nothing waits for it.
+    written = set() if c.value_warpgroups else {store.output.name for store in stores}
+    mine = (read | written) - copied
     waited = sum(t.memory for t in moved if t.tensor in mine)
     return waited / (TIMING.pointers * device.memory_bytes)
 

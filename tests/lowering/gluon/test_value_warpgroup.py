@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from onepass.compiler.verified_kernels import checks
+from onepass.lowering.cost.kernel_cost import TIMING
+from onepass.lowering.cost.plan_cost import plan_estimate
 from onepass.lowering.gluon.launch import GluonLauncher
 from onepass.lowering.hopper.config import HOPPER_DEFAULTS
 from onepass.lowering.hopper.kernel_form import bind, chunks
@@ -153,3 +155,23 @@ def test_a_tuner_tries_this_form_and_no_other_of_hopper():
         config = configuration(point)
         times.setdefault(getattr(config, "value_warpgroups", "plain"), []).append(predicted(plan.kernels, config, {}))
     assert times.keys() == {1, "plain"} and min(times[1]) < min(times["plain"])
+
+
+@pytest.mark.parametrize(
+    "batch, heads, keys, measured",  # the kernel alone, microseconds on one H200
+    [(32, 128, 4096, 69.4), (64, 128, 4096, 131.3), (128, 128, 2048, 141), (1, 128, 32768, 26.0)],
+)
+def test_one_kernel_is_chosen_and_its_estimate_is_near(batch, heads, keys, measured):
+    shapes = (batch, heads, 1, 512), (batch, heads, 1, 64), (batch, keys, 512), (batch, keys, 64)
+    plan, _ = plan_of(latents, [torch.zeros(1).bfloat16().expand(shape) for shape in shapes])
+    assert len(plan.kernels) == 1
+    first = plan_estimate(plan)[0]
+    assert first.config.value_warpgroups == 1
+    assert (first.estimate.seconds - TIMING.launch) * 1e6 == pytest.approx(measured, rel=0.2)
+
+
+@pytest.mark.parametrize("batch, heads, keys", [(2, 128, 4096), (1, 128, 8192), (4, 64, 2048)])
+def test_scores_of_few_sequences_are_not_stored(batch, heads, keys):
+    shapes = (batch, heads, 1, 512), (batch, heads, 1, 64), (batch, keys, 512), (batch, keys, 64)
+    plan, _ = plan_of(latents, [torch.zeros(1).bfloat16().expand(shape) for shape in shapes])
+    assert len(plan.kernels) == 1
