@@ -2,7 +2,8 @@
 
 A tile has one step for each group of states. A step issues its score products, then the value products of the step
 before, and updates its states while the latter run. These are waited for before anything that they read or write is
-used again: nobody else touches accumulators in flight.
+used again: nobody else touches accumulators in flight. Where another warpgroup has a part of the values' columns, the
+value products follow in the same step.
 Example: with one step a tile, the scores of tile t + 1 are issued together with the value products of tile t.
 """
 
@@ -24,9 +25,9 @@ from ..hopper.kernel_form import Binding, Operand, Product, StateValue, accumula
 from ..plan.device import H200
 from ..plan.records import Accumulator
 from ..plan.thresholds import HIDDEN_SCORE
-from .epilogue import StateNames, StoreWriter, chunks_of, hand_over, zeros
+from .epilogue import StateNames, StoreWriter, chunks_of, decayed, hand_over, zeros
 from .expressions import GluonWriter, Pending, matrix_in, name_products, summed, wait_for
-from .kernel_parts import Buffers, LaunchShape
+from .kernel_parts import Buffers, LaunchShape, phase_of, slot_of
 from .scores import in_base_two, weights
 from .work_items import Walk
 
@@ -145,12 +146,10 @@ class Consumer:
         return [f"for t in range(0, {number}):", *(f"    {line}" for line in [*lines, "count += 1"])]
 
     def _at(self, name: str, count: str = "count") -> str:
-        depth = self.config.stages
-        slot = f"({count}) & {depth - 1}" if depth & (depth - 1) == 0 else f"({count}) % {depth}"
-        return f"{name}.index({slot})"
+        return slot_of(name, count, self.config.stages)
 
     def _phase(self, count: str = "count") -> str:
-        return f"(({count}) // {self.config.stages}) & 1"
+        return phase_of(count, self.config.stages)
 
     def _tile(self, first: bool, find: list[str], more: str) -> list[str]:
         """A tile's steps. The first tile of an item has no value products before it. more: whether a tile follows."""
@@ -221,7 +220,7 @@ class Consumer:
             arrive = self._arrive_at(at.number + 1, at.count, None)
         else:
             arrive = self._arrive_at(0, f"{at.count} + 1", more)
-        if self.buffers.handed:  # the next scores wait for these value products, which the other warpgroup fills
+        if self.buffers.handed:  # no next scores run beside these value products: the other warpgroup's products do
             own = self.pending[at.number]
             lines += [*late, *self._issue(own, at.count), *self._finish(own, at.count), *arrive]
             return
@@ -346,9 +345,7 @@ class Consumer:
     def _rescale(self, names: tuple[str, ...], decay: str | None, first: bool) -> list[str]:
         if first:
             return [zeros(names[k], k, extent) for k, _, extent in self.chunks]
-        function = "rescaled" if self.config.lazy else "multiplied"
-        own = [names[k] for k, *_ in self.chunks]
-        return [f"{name} = {function}({name}, {decay})" for name in own] if decay else []
+        return decayed([names[k] for k, *_ in self.chunks], decay, self.config) if decay else []
 
     def _weigh(self, state: StateNames, first: bool) -> tuple[str, str | None]:
         """(weights, decay) of a rescaled state; without a decay, the scale is fixed or the tile is the first."""

@@ -6,6 +6,7 @@ the one with the scores gives the rows' vectors to the others, and each stores i
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import count
 
 from ...egraph.terms.ops import iota
@@ -32,6 +33,12 @@ def chunks_of(binding: Binding, config: HopperConfig, warpgroup: int) -> list[tu
 def zeros(name: str, chunk: int, extent: int) -> str:
     """The line that makes a chunk of an accumulator."""
     return f"{name} = gl.zeros([{H200.product_rows}, {extent}], gl.float32, VALUE{chunk})"
+
+
+def decayed(names: Iterable[str], decay: str, config: HopperConfig) -> list[str]:
+    """The lines that multiply accumulators by the factor of their rows' sums. A lazy factor is 1 for most tiles."""
+    function = "rescaled" if config.lazy else "multiplied"
+    return [f"{name} = {function}({name}, {decay})" for name in names]
 
 
 def hand_over(handed: Handed, weights: str, vectors: list[str]) -> list[str]:

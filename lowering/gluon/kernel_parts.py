@@ -15,6 +15,17 @@ from ..hopper.mask_words import Packed
 from ..plan.launch_facts import Facts
 
 
+def slot_of(name: str, count: str, stages: int) -> str:
+    """The slot of a ring's buffer or barriers that the tile with the number `count` has."""
+    slot = f"({count}) & {stages - 1}" if stages & (stages - 1) == 0 else f"({count}) % {stages}"
+    return f"{name}.index({slot})"
+
+
+def phase_of(count: str, stages: int) -> str:
+    """The parity that a barrier of that slot is waited for with."""
+    return f"(({count}) // {stages}) & 1"
+
+
 @dataclass(frozen=True)
 class LaunchShape:
     """What the launcher knows of one call.

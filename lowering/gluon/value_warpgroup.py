@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from ..hopper.config import HopperConfig
 from ..hopper.kernel_form import Binding
-from .epilogue import StateNames, StoreWriter, chunks_of, zeros
+from .epilogue import StateNames, StoreWriter, chunks_of, decayed, zeros
 from .expressions import GluonWriter, matrix_in, wait_for
-from .kernel_parts import Buffers
+from .kernel_parts import Buffers, phase_of, slot_of
 from .work_items import Walk
 
 
@@ -43,20 +43,17 @@ class ValueWarpgroup:
     def _tile(self, count: str, first: bool) -> list[str]:
         """The value products of one tile."""
         handed, ring, stages = self.handed, self.buffers.ring(self.matrix), self.config.stages
-        slot, phase = f"({count}) % {stages}", f"(({count}) // {stages}) & 1"
         own = [self.names[k] for k, *_ in self.chunks]
-        lines = [f"mbarrier.wait({ring.full}.index({slot}), {phase})"]
+        lines = [f"mbarrier.wait({slot_of(ring.full, count, stages)}, {phase_of(count, stages)})"]
         lines.append(f"mbarrier.wait({handed.full}.index(0), handed & 1)")
         if not first and self.state.record.gauge is not None and self.state.fixed is None:
-            rescale = "rescaled" if self.config.lazy else "multiplied"
             decay = self.writer.names.fresh("decay")
-            lines.append(f"{decay} = {handed.vectors}.index(0).load(ROWS)")
-            lines += [f"{name} = {rescale}({name}, {decay})" for name in own]
+            lines += [f"{decay} = {handed.vectors}.index(0).load(ROWS)", *decayed(own, decay, self.config)]
         for k, _, extent in self.chunks:
-            tile = f"{ring.buffers[k]}.index({slot})"
+            tile = slot_of(ring.buffers[k], count, stages)
             right = matrix_in(tile, self.matrix, self.config.loop_tile, extent, transposed=False)
             name = self.names[k]
             lines.append(f"{name} = warpgroup_mma({handed.weights}, {right}, {name}, is_async=True)")
         lines.append(wait_for(0, own))
         lines += [f"mbarrier.arrive({handed.empty}.index(0))", "handed += 1"]
-        return [*lines, f"mbarrier.arrive({ring.empty}.index({slot}))"]
+        return [*lines, f"mbarrier.arrive({slot_of(ring.empty, count, stages)})"]

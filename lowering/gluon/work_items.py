@@ -176,8 +176,10 @@ class WalkWriter:
         return self._part(writer, begin, end) if self.loop.part is not None else (begin, end)
 
     def _part(self, writer: GluonWriter, begin: str, end: str) -> tuple[str, str]:
-        """The same of the part of the range that this grid point runs. One with no tile runs one that is not its own,
-        which `occupied` says."""
+        """Names of the first tile and of the one after the last, of the part of a range that this grid point runs.
+
+        A part without a tile runs one of another part, and counts nothing of it: `occupied` is false then.
+        """
         assign = lambda hint, text: writer.assign(hint, TileValue(text), writer.outer).text
         number, parts, count = writer.starts[self.loop.part], self.sizes[self.loop.part], f"({end} - {begin})"
         low = assign("part_begin", f"{begin} + {count} * {number} // {parts}")

@@ -554,7 +554,7 @@ def shared_bytes(binding: Binding, overlays: tuple[Operand, ...], config: Hopper
 
 
 def row_vectors(binding: Binding) -> int:
-    """Numbers of a row that one warpgroup gives to another: of each state its factor, its scale, and its vectors."""
+    """How many vectors over the rows one warpgroup gives to another: of each state a factor, a scale, and its own."""
     states = [pair for step in binding.steps for pair in step.states]
     return sum(2 + sum(v.matrix is None for v in values) for _, values in states)
 

@@ -8,7 +8,7 @@ Example: a configuration of plain Triton is ("triton", 128, 64, 4, 3, ...), in t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from math import inf
 
 from ..egraph.terms.sizes import resolve
@@ -93,9 +93,8 @@ def _constraints(kernels: tuple[Kernel, ...], sizes: Sizes) -> Iterator[Constrai
     yield Constraint(("executor", "row_tile", "stages", "turns", "late"), _terminates)
     yield Constraint(("executor", "row_buffers", "chained"), lambda executor, buffers, chained: not chained or all(
         chains(b, HopperConfig(row_buffers=buffers, chained=True), b.overlays) for b in bindings))  # fmt: skip
-    wide = any(binding.is_wide for binding in bindings)  # then another warpgroup adds up some columns, and only then
-    yield Constraint(("executor", "row_tile", "turns", "value_warpgroups"), lambda executor, rows, turns, groups: (
-        executor != GLUON or (groups == wide and (not wide or (rows == H200.product_rows and not turns)))))  # fmt: skip
+    wide = any(binding.is_wide for binding in bindings)
+    yield Constraint(("executor", "row_tile", "turns", "value_warpgroups"), partial(_holds_values, wide))
     yield Constraint(("send",), lambda send: send in _distinct(bindings))
     names = ("executor", *TRITON_TILES, "row_buffers", "send", "residents", "turns", "late", "value_warpgroups")
     known = tuple(sorted(sizes.items()))
@@ -115,6 +114,14 @@ def _shaped(executor: str, row_tile: int, loop_tile: int, warps: int, stages: in
 def _terminates(executor: str, row_tile: int, stages: int, turns: bool, late: bool) -> bool:
     config = HopperConfig(row_tile // H200.product_rows, stages=stages, turns=turns, late=late)
     return executor == TRITON or config.terminates
+
+
+def _holds_values(wide: bool, executor: str, row_tile: int, turns: bool, value_warpgroups: int) -> bool:
+    """Whether a Hopper kernel has another warpgroup for columns of values just where these are wide; all have the same
+    64 rows then, and take no turns."""
+    if executor != GLUON:
+        return True
+    return value_warpgroups == wide and (not wide or (row_tile == H200.product_rows and not turns))
 
 
 @cache

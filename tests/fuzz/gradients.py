@@ -162,7 +162,9 @@ def _difference(mine, theirs, truth, floor: float, hidden: bool, room: float) ->
         return ""
     error, own = ((x - truth)[usable].abs().max().item() for x in (mine, theirs))
     size = truth[usable].abs().max().item()
-    if not size:  # where a row has one weight, numbers of about 1 cancel, of which one is rounded as results are
+    # Where each row has one weight, the gradient is dP - dP = 0. Both are about 1, and one of them was rounded to the
+    # type of results.
+    if not size:
         floor, size = coarse, 1.0
     allowed = 4 * own + floor * size + MOVED * room
     return "" if error <= allowed else f"error {error:.3g}, eager's {own:.3g}, size {size:.3g}, moved {room:.3g}"
