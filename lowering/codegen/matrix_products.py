@@ -205,9 +205,13 @@ def in_one_type(writer: Tiles, product: MatrixProduct) -> tuple[str, TileValue, 
 
 
 def _common_half(product: MatrixProduct) -> str:
-    """The half type of the operands, or else of all that they are computed from; float32 if there is no single one."""
+    """The half type of the operands, or else of all that they are computed from; float32 if there is no single one.
+
+    Numbers of one byte are numbers of either half type: beside none, they are bfloat16, whose range no weight leaves.
+    """
     halves = {v.dtype for v in (product.left, product.right) if v.dtype in HALVES}
     kinds = halves or floating_loads_below(product.factors)
+    kinds = {kind for kind in kinds if not kind.startswith("float8")} or {"bfloat16"} if kinds else kinds
     return kinds.pop() if len(kinds) == 1 else "float32"
 
 
