@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import prod
 
+import torch
 from torch import fx
 
 from ..compiler.compiled_region import TracedRegion
@@ -169,9 +170,21 @@ def _operations(node: fx.Node, s: Survey, device: Device) -> float:
         short = element_count(node) < ELEMENTS_OF_A_ROW * max(map(element_count, read[1:]))
         lookup = 1 if device == CPU else OPERATIONS_OF_A_LOOKUP
         return lookup if short and not all(s.free[n] for n in read[1:]) else 0
-    if s.kind[node] in ("view", "cast"):
+    if s.kind[node] in ("view", "cast") or _leaves_sums(node):
         return 0
     return device.reduction_cost if s.kind[node] == "reduction" or has_trait(node, Trait.NORM) else 1
+
+
+def _leaves_sums(node: fx.Node) -> bool:
+    """Whether the node multiplies rows by a number each, in full precision: laws move such a factor out of a product.
+
+    Example: a scale for each head, or for each token, of keys in one byte.
+    """
+    if name_of(node) not in ("mul", "div") or value_of_node(node).dtype != torch.float32:
+        return False
+    width = (shape(node) or (1,))[-1]
+    factors = [shape(n) for n in node.all_input_nodes if shape(n) is not None]
+    return width != 1 and any(not f or f[-1] == 1 for f in factors[1:])
 
 
 def _outside_user(node: fx.Node, region: Region) -> fx.Node | None:
