@@ -14,9 +14,11 @@ from dataclasses import replace
 
 from ...egraph.terms.term import Term
 from ...egraph.terms.traversal import factors, reduces, subterms
-from ..plan.dtypes import HALVES
-from ..plan.records import Kernel, Store
+from ..plan.dtypes import E4M3, HALVES
+from ..plan.records import Kernel, Plan, Store
 from .dim_roles import sum_factors, two_sides
+
+ROUNDED = "weights of e4m3 values may be e4m3, relative to the largest score of their row so far"
 
 
 def with_exact(kernels: Sequence[Kernel], stores: Sequence[Store], references: Sequence[Term]) -> tuple[Kernel, ...]:
@@ -122,3 +124,28 @@ def native(part: Term | object) -> Term | None:
     if part.op == "cast" and part.dtype == "float32" and part.args[0].dtype in HALVES:
         return part.args[0]
     return None
+
+
+def as_stored(part: Term) -> Term | None:
+    """The load of which a factor is the exact float32 image, in a dtype that products take; None if there is none."""
+    found = native(part)
+    while found is not None and found.op == "cast" and found.args[0].dtype == E4M3:
+        found = found.args[0]  # a half holds each number of e4m3
+    if found is None and part.op == "cast" and part.args[0].dtype == E4M3:
+        found = part.args[0]
+    return found if found is not None and found.op == "load" else None
+
+
+def with_weights(plan: Plan, weights: str) -> Plan:
+    """The plan in which weights of e4m3 values may be rounded to a type: "half", as they are anyway, or "e4m3"."""
+    if weights == "half" or not any(_narrow_sums(kernel) for kernel in plan.kernels):
+        return plan
+    rounding = lambda kernel: replace(kernel, exact=kernel.exact - _narrow_sums(kernel))
+    return replace(plan, kernels=tuple(map(rounding, plan.kernels)), weights=weights)
+
+
+def _narrow_sums(kernel: Kernel) -> frozenset[Term]:
+    """The weighted sums of e4m3 values."""
+    states = (a for loop in kernel.loops for a in loop.accumulators if a.gauge is not None)
+    pairs = (pair for a in states for pair in zip(a.values, a.reductions, strict=True))
+    return frozenset(r for value, r in pairs if (found := as_stored(value)) is not None and found.dtype == E4M3)

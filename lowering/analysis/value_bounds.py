@@ -14,10 +14,11 @@ from ...egraph.terms.ops import INTEGER_RANGES
 from ...egraph.terms.term import Term
 from ...egraph.terms.traversal import subterms
 
-FACTOR_BOUND = 2.0**5  # assumed of a tensor that scores are multiplied or divided by
+FACTOR_BOUND = 2.0**4  # assumed of a tensor that scores are multiplied or divided by
 SUM_BOUND = 2.0**16  # assumed of a sum over a dim, as of a product of queries and keys
 UNKNOWN_SIZE = 2.0**16  # assumed of a dim of unknown size
-DTYPE_BOUNDS = {"bool": 1.0, "float16": 65504.0}  # other dtypes reach as far as float32, or farther
+# Other dtypes reach as far as float32, or farther.
+DTYPE_BOUNDS = {"bool": 1.0, "float16": 65504.0, "float8_e4m3fn": 448.0}
 FLOAT32_BOUND, UNKNOWN_BOUND = 2.0**128, 2.0**512
 
 Interval = tuple[float, float]

@@ -16,7 +16,7 @@ from math import ceil, inf, prod
 from ...egraph.terms.sizes import resolve
 from ..hopper.config import HopperConfig
 from ..hopper.kernel_form import bind, entered, sent
-from ..hopper.kernel_form import shared_bytes as shared_bytes_of
+from ..hopper.shared_size import shared_bytes as shared_bytes_of
 from ..launch.split_loops import program_count
 from ..plan.device import H200, HopperGpu
 from ..plan.kernel_config import TritonConfig

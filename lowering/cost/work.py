@@ -13,7 +13,7 @@ from ...egraph.terms.term import Term
 from ..analysis.dim_roles import is_contraction
 from ..plan.device import COSTS, Gpu
 from ..plan.queries import states_of
-from ..schedule.from_loop import FLOAT_PRODUCT, is_half
+from ..schedule.from_loop import product_cost
 from .traffic import ProgramTiles
 
 
@@ -25,7 +25,7 @@ def clocks(launch: ProgramTiles, gpu: Gpu) -> dict[str, float]:
         if node.op == "reduce":
             body = launch.programs * prod(map(launch.extent, node.args[0].dims))
             product = is_contraction(node)
-            flops += 2 * body * product * (1 if is_half(node.args[0]) else FLOAT_PRODUCT)
+            flops += 2 * body * product * product_cost(node.args[0])
             fma += body * (not product)
             continue
         places = launch.programs * prod(map(launch.extent, node.dims))

@@ -24,6 +24,7 @@ from ..codegen.ops import Names, helpers, remarks, wrapped
 from ..codegen.signature import Signature
 from ..hopper.config import WarpSettings
 from ..hopper.kernel_form import WarpBinding
+from ..hopper.register_order import register_place
 from ..plan.launch_facts import Blocks
 from ..plan.queries import roots
 from ..plan.records import Plan
@@ -196,6 +197,8 @@ class KernelAssembly(ABC, Generic[BindingT, ConfigT]):
 
     def _coordinate(self, writer: GluonWriter, index: Term, dim: Dim | None, start: int) -> str:
         """Where a box begins along an axis. dim: that the axis runs over, from `start` where it has no tiles."""
+        if dim is not None and index is register_place(iota(dim)):
+            return writer.starts[dim]
         coefficients, constant = affine(index)
         parts = []
         if dim is not None:

@@ -18,21 +18,23 @@ from ...egraph.terms.term import Term
 from ...egraph.terms.traversal import subterms
 from ..analysis.softmax_scaling import ExponentScaling
 from ..codegen.ops import INTEGER_LIMITS, TileValue, identity
-from ..codegen.tile_writer import doublings, factor_text, pair_text, same_number, scale_text
+from ..codegen.tile_writer import factor_text, pair_text, same_number
 from ..codegen.tiles import Scope
 from ..hopper.config import HopperConfig
-from ..hopper.kernel_form import Binding, Operand, Product, StateValue, accumulated, chunks
+from ..hopper.form_facts import accumulated
+from ..hopper.kernel_form import Binding, Operand, Product, StateValue, chunks
 from ..plan.device import H200
 from ..plan.records import Accumulator
 from ..plan.thresholds import HIDDEN_SCORE
 from .epilogue import StateNames, StoreWriter, chunks_of, decayed, hand_over, zeros
 from .expressions import GluonWriter, Pending, matrix_in, name_products, summed, wait_for
 from .kernel_parts import Buffers, LaunchShape, phase_of, slot_of
-from .scores import in_base_two, weights
+from .scores import Scores, in_base_two, stretched
 from .work_items import Walk
 
 MAX_FETCHED_REGISTERS = 32  # of a thread, for what is fetched ahead
 MAX_LAG = 8.0  # doublings: a lazy scale may lag behind the largest score, so weights stay below 2^8
+NARROW_RANGE = 8.0  # doublings from 1 to the largest weight of one byte, whose largest number is 448
 PART_OF_REGISTERS = (9, 10)  # that accumulators, scores and weights may take so that a thread also keeps column numbers
 
 
@@ -295,8 +297,7 @@ class Consumer:
                 right = matrix_in(
                     self._at(ring.buffers[k], count), p.matrix, self.config.loop_tile, extent, transposed=False
                 )
-                left = p.packed if k == 0 else f"gl.convert_layout({p.packed}, WEIGHT{k})"
-                name = p.accumulators[k]
+                left, name = _left_factor(p, k), p.accumulators[k]
                 lines.append(f"{name} = warpgroup_mma({left}, {right}, {name}, is_async=True)")
         return lines
 
@@ -305,10 +306,11 @@ class Consumer:
         if not earlier:
             return []
         names = [*dict.fromkeys(p.accumulators[k] for p in earlier for k, *_ in self.chunks)]
-        names += [p.packed for p in earlier]
+        names += [p.packed for p in earlier if not p.matrix.is_narrow]
         last = [p.matrix for p in earlier if p.last]
         return [
             wait_for(outstanding, names),
+            *(f"kept_registers({p.packed})" for p in earlier if p.matrix.is_narrow),
             *(f"mbarrier.arrive({self._at(self.buffers.ring(m).empty, count)})" for m in last),
         ]
 
@@ -333,6 +335,10 @@ class Consumer:
                     self._add(names[0], summand, decay, first)
                     continue
                 packed = next(pending).packed
+                if value.matrix.is_narrow:
+                    late += self._rescale(names, decay, first) if state.record.totals[number] == number else []
+                    late.append(f"{packed} = narrow_words({summand})")
+                    continue
                 weights = f"rounded({summand}, {self.writer.type_name(value.matrix.tensor.dtype)})"
                 if self.buffers.handed:
                     half = self.writer.names.fresh("half")
@@ -355,11 +361,19 @@ class Consumer:
             if capped is not None:
                 self._set_fixed_scale(state, first)
                 return self._masked(capped, "0.0", first), None
-        scores, scaling, lift = in_base_two(self.writer, scaling, self.rows, self.loop.dim, self.keeps_columns)
-        score = self._masked(self.writer.spread(scores, (self.rows, self.loop.dim)), 'float("-inf")', first)
-        if state.fixed is not None and not lift:
-            return self._bounded_weight(state, factor_text(scaling), score, first), None
-        return self._weight_by_largest(state, scaling, score, lift, first)
+        form = self._stretched(state, scaling)
+        form = form or in_base_two(self.writer, scaling, self.rows, self.loop.dim, self.keeps_columns)
+        score = self._masked(self.writer.spread(form.value, (self.rows, self.loop.dim)), form.hidden, first)
+        if state.fixed is not None and not form.lift:
+            return self._bounded_weight(state, factor_text(form.scaling), score, first), None
+        return self._weight_by_largest(state, form, score, first)
+
+    def _stretched(self, state: StateNames, scaling: ExponentScaling) -> Scores | None:
+        """The scores without factors of rows, where nothing asks for scores as they are, nor hides them by a number."""
+        exact = bool(state.peak) or self.writer.needs_exact_scale(state.record.reductions)
+        if exact or state.fixed is not None or self.words or self.loop.finite_mask:
+            return None
+        return stretched(self.writer, scaling, self.rows, self.loop.dim)
 
     def _set_fixed_scale(self, state: StateNames, first: bool) -> None:
         if first:
@@ -376,23 +390,26 @@ class Consumer:
         return weight
 
     def _weight_by_largest(
-        self, state: StateNames, scaling: ExponentScaling, score: str, lift: str, first: bool
+        self, state: StateNames, form: Scores, score: str, first: bool
     ) -> tuple[str, str | None]:
         """The weights relative to the largest score so far. A lazy scale grows only where it lags far behind."""
         writer, scale = self.writer, state.scale
         lines, fresh = writer.inner.lines, writer.names.fresh
         top = fresh("top")
-        lines.append(f"{top} = {scale_text(scaling, f'row_max({score}, ROWS)')}{f' + {lift}' if lift else ''}")
+        lines.append(f"{top} = {form.largest(score)}")
         if state.peak:
             lines.append(f"{state.peak} = {top if first else f'gl.maximum({state.peak}, {top})'}")
+        narrow = any(v.matrix is not None and v.matrix.is_narrow for v in state.values)
+        if narrow:  # the largest weight is 2^8, so that e4m3 holds weights down to 2^-17 of it
+            lines.append(f"{top} = {top} - {form.doublings(NARROW_RANGE)}")
         new, shift, weight, decay = fresh("new_scale"), fresh("shift"), fresh("weight"), fresh("decay")
         grown = f"gl.maximum({scale}, {top})"
-        if self.config.lazy:
-            grown = f"gl.where({top} > {scale} + {doublings(scaling, MAX_LAG)}, {top}, {scale})"
+        if self.config.lazy and not narrow:
+            grown = f"gl.where({top} > {scale} + {form.doublings(MAX_LAG)}, {top}, {scale})"
         lines.append(f"{new} = {top if first else grown}")
         lines.append(f'{shift} = gl.where({new} == float("-inf"), 0.0, {new})')
         exact = bool(state.peak) or writer.needs_exact_scale(state.record.reductions)
-        fallen, weighed = weights(scaling, exact, score, scale, shift, lift)
+        fallen, weighed = form.weights(exact, score, scale, shift)
         lines += [] if first else [f"{decay} = {fallen}"]
         lines += [f"{weight} = {weighed}", f"{scale} = {new}"]
         return weight, None if first else decay
@@ -479,6 +496,13 @@ class Consumer:
             value, guard = where(guard, value, below), None
         present = self.writer.conjunction(guard, padding)
         return value if present is None else where(present, value, absent)
+
+
+def _left_factor(pending: Pending, chunk: int) -> str:
+    """The weights as the left factor of the product into a chunk of an accumulator."""
+    if pending.matrix.is_narrow:
+        return f"narrow_operand({pending.packed}, WEIGHT{chunk})"
+    return pending.packed if chunk == 0 else f"gl.convert_layout({pending.packed}, WEIGHT{chunk})"
 
 
 def _terms_of(accumulators: Iterable[Accumulator]) -> list[Term]:

@@ -98,6 +98,22 @@ def row_max(x, ROWS: gl.constexpr):
 
 
 @gluon.jit
+def stretched_max(x, factor, ROWS: gl.constexpr):
+    """The largest x · factor of each row, for a number that is not 0."""
+    if factor > 0:
+        top = row_max(x, ROWS)
+    else:
+        top = -row_max(-x, ROWS)
+    return top * factor
+
+
+@gluon.jit
+def nonzero(x):
+    """x, and instead of 0 a number so small that no finite product with it counts: -inf times it is -inf."""
+    return gl.where(x == 0, 1e-30, x)
+
+
+@gluon.jit
 def row_sum(partial, ROWS: gl.constexpr):
     return gl.convert_layout(gl.sum(partial, 1), ROWS)
 
@@ -117,6 +133,42 @@ def rounded(x, KIND: gl.constexpr):
         return gl.inline_asm_elementwise("cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,f,f", [x], gl.bfloat16, True, 2)
     else:
         return gl.inline_asm_elementwise("cvt.rn.f16x2.f32 $0, $2, $1;", "=r,f,f", [x], gl.float16, True, 2)
+
+
+@gluon.jit
+def narrow_words(weight):
+    """[64, N] weights as e4m3, four to a word: [64, N / 16, 4]. A thread has columns 8h + 2q + l of 16 for one q: its
+    word is q, byte 2h + l."""
+    left, right = weight.reshape([weight.shape[0], weight.shape[1] // 16, 2, 4, 2]).permute((0, 1, 3, 2, 4)).split()
+    first, third = left.split()
+    second, fourth = right.split()
+    return gl.inline_asm_elementwise(
+        """{ .reg .b16 low, high; cvt.rn.satfinite.e4m3x2.f32 low, $2, $1;
+        cvt.rn.satfinite.e4m3x2.f32 high, $4, $3; mov.b32 $0, {low, high}; }""",
+        "=r,f,f,f,f", [first, second, third, fourth], gl.int32, True, 1
+    )  # fmt: skip
+
+
+@gluon.jit
+def byte_of(word, number: gl.constexpr):
+    return (word >> (8 * number)).to(gl.int8).to(gl.float8e4nv, bitcast=True)
+
+
+@gluon.jit
+def narrow_operand(words, LAYOUT: gl.constexpr):
+    """Words of e4m3 as the left factor of a product, in the order of registers; no register moves.
+
+    Between products they stay words: the compiler would take bytes apart and put them together again.
+    """
+    low, high = gl.join(byte_of(words, 0), byte_of(words, 1)), gl.join(byte_of(words, 2), byte_of(words, 3))
+    every = gl.join(low, high).permute((0, 1, 2, 4, 3)).reshape([words.shape[0], words.shape[1] * 16])
+    return gl.convert_layout(every, LAYOUT)
+
+
+@gluon.jit
+def kept_registers(words):
+    """Keeps words in their registers until here: a product under way reads them."""
+    gl.inline_asm_elementwise("", "=r,0", [words], gl.int32, False, 1)
 
 
 @gluon.jit

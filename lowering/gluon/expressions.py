@@ -28,7 +28,8 @@ from ..codegen.tile_writer import TileWriter
 from ..codegen.tiles import Scope
 from ..hopper.approximations import argument_of_tanh, is_mostly_small, linear_form
 from ..hopper.config import WarpSettings
-from ..hopper.kernel_form import Diagonal, Operand, Product, WarpBinding, may_emulate
+from ..hopper.form_facts import may_emulate
+from ..hopper.kernel_form import Diagonal, Operand, Product, WarpBinding
 from ..plan.device import H200
 from ..plan.dtypes import is_integer, literal
 from ..plan.launch_facts import Facts
@@ -41,8 +42,8 @@ HOPPER_FUNCTIONS = ("fence_async_shared", "mbarrier", "tma", "warpgroup_mma", "w
 COPIES = ("copy_in", "copy_out")
 TILE_FUNCTIONS = (
     "added asked_for coarse_tangent counted decay_of diagonal_tile give_turn halves item_at items_here kept "
-    "level_of logistic_curve multiplied nearest partial_sum quotient ramp rescaled rounded row_max row_sum take_turn "
-    "tangent thread_words unit_of widened"
+    "kept_registers level_of logistic_curve multiplied narrow_operand narrow_words nearest nonzero partial_sum "
+    "quotient ramp rescaled rounded row_max row_sum stretched_max take_turn tangent thread_words unit_of widened"
 ).split()
 SPECIAL_FUNCTIONS = ("bounded_weights", "capped_weights", "logistic_of", "small_logistic_of")
 RESERVED = (

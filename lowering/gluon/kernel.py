@@ -16,7 +16,8 @@ from ...egraph.terms.traversal import subterms
 from ..analysis.data_indices import blocks_of_tiles
 from ..codegen.ops import TileValue
 from ..hopper.config import HopperConfig
-from ..hopper.kernel_form import Binding, Operand, bytes_of, chunks, row_vectors
+from ..hopper.kernel_form import PRODUCT_BYTES, Binding, Operand, chunks
+from ..hopper.shared_size import bytes_of, row_vectors
 from ..plan.device import H200
 from ..plan.queries import roots
 from ..plan.records import Plan
@@ -146,14 +147,16 @@ class GluonKernelWriter(KernelAssembly[Binding, HopperConfig]):
 
     def _layouts(self) -> str:
         """Layouts of scores and accumulators, their rows and columns, and of weights as operands."""
-        product = "gl.NVMMADistributedLayout([3, 0], [4, 1], [16, {}, 16])"
-        lines = [f"_SCORE = {product.format(self.config.loop_tile)}", "SCORE = gl.constexpr(_SCORE)"]
+        product = "gl.NVMMADistributedLayout([3, 0], [4, 1], [16, {}, {}])"
+        depths = {narrow: PRODUCT_BYTES // (1 if narrow else 2) for narrow in (False, True)}
+        depth, narrow = depths[self.binding.has_narrow_scores], self.binding.has_narrow_values
+        lines = [f"_SCORE = {product.format(self.config.loop_tile, depth)}", "SCORE = gl.constexpr(_SCORE)"]
         lines += [f"{n} = gl.constexpr(gl.SliceLayout({a}, _SCORE))" for n, a in (("ROWS", 1), ("COLUMNS", 0))]
         wide = chunks(self.binding.wide.size) if self.binding.wide else []
         for number, (_, extent) in enumerate(wide):
-            lines.append(f"_VALUE{number} = {product.format(extent)}")
+            lines.append(f"_VALUE{number} = {product.format(extent, depths[narrow])}")
             lines.append(f"VALUE{number} = gl.constexpr(_VALUE{number})")
-            lines.append(f"WEIGHT{number} = gl.constexpr(gl.DotOperandLayout(0, _VALUE{number}, 2))")
+            lines.append(f"WEIGHT{number} = gl.constexpr(gl.DotOperandLayout(0, _VALUE{number}, {4 if narrow else 2}))")
         lines += ["VECTORS = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))"] if self.buffers.handed else []
         return "\n".join(lines) + "\n\n\n"
 

@@ -19,28 +19,17 @@ import torch
 
 from ...egraph.forks import cached_property
 from ...egraph.terms.affine import affine
+from ...egraph.terms.ops import iota
 from ...egraph.terms.sizes import resolve
 from ..codegen.fast_division import BITS, division
 from ..hopper import work_order
 from ..hopper.config import HOPPER_DEFAULTS, HopperConfig, HopperDefault, KernelClass, default_row
-from ..hopper.kernel_form import (
-    MAX_OWN_COLUMNS,
-    Binding,
-    Diagonal,
-    Operand,
-    WarpBinding,
-    accumulated,
-    bind,
-    chains,
-    chunks,
-    crowded,
-    entered,
-    sent,
-    sloped,
-    width,
-)
+from ..hopper.form_facts import accumulated, chains, crowded, sloped, width
+from ..hopper.kernel_form import MAX_OWN_COLUMNS, Binding, Diagonal, Operand, WarpBinding, bind, chunks, entered, sent
 from ..hopper.mask_words import Packed, fine, packed, small
+from ..hopper.register_order import register_place
 from ..hopper.split_states import with_split_states
+from ..hopper.stored_values import with_stored_values
 from ..launch.triton_compat import Relaunch, Window, architecture, compiler_options, gluon_missing
 from ..masks.block_map import EMPTY, Tiling, capturing, keep_for_graphs, pays, shared_visits
 from ..masks.mask_bits import PackedTiling
@@ -139,14 +128,18 @@ class GluonLaunch:
         self.again = Relaunch(kernel, self.programs, tuple(window for _, window in self.windows))
 
 
-def _with_split_states(plan: Plan) -> Plan:
-    """The plan with kernels split that do not fit, where that is read back as the plan."""
-    split = with_split_states(plan, fits)
-    if split is not plan and (reason := differs(split, plan)):
-        names = ", ".join(kernel.name for kernel in plan.kernels if kernel not in split.kernels)
-        log.info("onepass: states of %s stay in one kernel each: %s", names, reason)
-        return plan
-    return split
+def suited_plan(plan: Plan) -> Plan:
+    """The plan with e4m3 matrices stored as products take them, and with kernels split that do not fit."""
+    stored = _read_back(with_stored_values(plan), plan)
+    return _read_back(with_split_states(stored, fits), stored)
+
+
+def _read_back(changed: Plan, plan: Plan) -> Plan:
+    """The changed plan where it is read back as the plan, else that."""
+    if changed is plan or not (reason := differs(changed, plan)):
+        return changed
+    log.info("onepass: %s stay as they are: %s", ", ".join(kernel.name for kernel in plan.kernels), reason)
+    return plan
 
 
 class GluonLauncher(Launcher):
@@ -162,7 +155,7 @@ class GluonLauncher(Launcher):
         hopper_configs: dict[str, HopperConfig] | None = None,
         store: ScheduleStore | None = None,
     ):
-        plan = plan if gluon_missing() else _with_split_states(plan)
+        plan = plan if gluon_missing() else suited_plan(plan)
         super().__init__(plan, config)
         self.hopper_configs, self.store = hopper_configs or {}, store
         self.bindings = {kernel.name: bind(kernel) for kernel in plan.kernels}
@@ -321,15 +314,9 @@ def prepare(
     places: int = H200.multiprocessors,
 ) -> Prepared:
     """Everything about a call that does not need a device of `places` multiprocessors. Raises RefusedLaunch."""
-    if not config.terminates:
-        raise RefusedLaunch(f"warpgroups would wait for ever with {config}")
-    kernel, loop = binding.kernel, binding.loop
-    if config.value_warpgroups and (reason := next(_not_handed_over(binding), None)):
+    if reason := next(_refusals(binding, config), None):
         raise RefusedLaunch(reason)
-    if binding.is_wide != bool(config.value_warpgroups):
-        raise RefusedLaunch(f"{accumulated(binding)} columns of values and {config.value_warpgroups} value warpgroups")
-    if outside := [page for page in binding.pages if page % config.loop_tile]:
-        raise RefusedLaunch(f"a tile of {config.loop_tile} columns is not in one page of {min(outside)}")
+    kernel, loop = binding.kernel, binding.loop
     count, length = resolve(kernel.rows.size, sizes), resolve(loop.dim.size, sizes)
     total = -(-count // config.row_tile) * prod(resolve(d.size, sizes) for d in kernel.grid)
     if total >= 1 << BITS:
@@ -339,6 +326,20 @@ def prepare(
     if loop.map is not None and pays(kernel, loop.map, H200.product_rows, config.loop_tile, sizes):
         return _by_block_map(call, shape, tensors.packed, places)
     return _by_range(call, shape) if len(loop.ranges) == 1 else _by_list(call, shape)
+
+
+def _refusals(binding: Binding, config: HopperConfig) -> Iterator[str]:
+    """Reasons why a kernel cannot run with these settings."""
+    if not config.terminates:
+        yield f"warpgroups would wait for ever with {config}"
+    if config.value_warpgroups:
+        yield from _not_handed_over(binding)
+    if binding.is_wide != bool(config.value_warpgroups):
+        yield f"{accumulated(binding)} columns of values and {config.value_warpgroups} value warpgroups"
+    if outside := [page for page in binding.pages if page % config.loop_tile]:
+        yield f"a tile of {config.loop_tile} columns is not in one page of {min(outside)}"
+    if binding.widened or any(o.is_narrow and not o.in_register_order for o in binding.matrices):
+        yield "its e4m3 matrices are not stored as products take them: few rows, or symbolic sizes"
 
 
 def _not_handed_over(binding: Binding) -> Iterator[str]:
@@ -437,6 +438,7 @@ def kernel_class(binding: Binding, sizes: dict, run_here: float | None = None) -
         sloped=sloped(binding),
         mapped=mapped and not padded,
         wide=binding.is_wide,
+        narrow=binding.has_narrow_values,
     )
 
 
@@ -552,7 +554,7 @@ def window_of(described: TensorMap, tensor: torch.Tensor, sizes: dict) -> Window
     """What a tensor map covers: a tile's dim ends where the dim ends, so that what follows reads as zero."""
     operand, extents = described.operand, list(tensor.shape)
     for n, (dim, box) in enumerate(zip(operand.axes, described.box, strict=True)):
-        if dim is None:
+        if dim is None or operand.load.args[n] is register_place(iota(dim)):
             continue
         coefficients, constant = affine(operand.load.args[n])
         length = resolve(dim.size, sizes)

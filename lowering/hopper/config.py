@@ -173,7 +173,7 @@ class KernelClass:
     nine in ten row tiles process at most. uneven: the lengths of the loop differ between row tiles. crowded: the code
     between the products reads tensors or coordinates. copied: some of these tensors are copied tile by tile. sloped: an
     exponent has sums of coordinates that are numbers of rows and columns. mapped: a map in memory says which tiles run.
-    wide: one matrix has more columns than one warpgroup holds.
+    wide: one matrix has more columns than one warpgroup holds. narrow: weights and values are e4m3.
     """
 
     width: int
@@ -186,6 +186,7 @@ class KernelClass:
     sloped: bool = False
     mapped: bool = False
     wide: bool = False
+    narrow: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,6 +207,7 @@ class HopperDefault(DefaultRow):
     sloped: bool | None = equal_to()
     mapped: bool | None = equal_to()
     wide: bool | None = equal_to()
+    narrow: bool | None = equal_to()
     config: HopperConfig
     slower: float = 0.0
 
@@ -217,6 +219,12 @@ class HopperDefault(DefaultRow):
 
 # The first row that matches counts.
 HOPPER_DEFAULTS = (
+    HopperDefault(
+        width=64, columns=64, uneven=True, narrow=True, config=HopperConfig(4, 64, 4, 2, turns=True, chained=True)
+    ),
+    HopperDefault(width=64, columns=64, narrow=True, config=HopperConfig(3, 128, 4, 2, turns=True)),
+    HopperDefault(width=128, columns=128, narrow=True, config=HopperConfig(2, 128, 2, 2, late=True, chained=True)),
+    HopperDefault(width=256, columns=256, narrow=True, config=HopperConfig(2, 64, 2, 2, late=True)),
     HopperDefault(width=64, columns=64, uneven=True, run=700, config=HopperConfig(1, 64, 3, 2, residents=3)),
     HopperDefault(
         width=64,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Protocol
 
 from ...egraph.terms.affine import affine
@@ -17,17 +18,18 @@ from ...egraph.terms.sizes import Size, resolve
 from ...egraph.terms.term import Dim, Tensor, Term
 from ...egraph.terms.traversal import reduces, substitute, subterms
 from ..analysis.data_indices import is_block_number, reads_memory
-from ..analysis.exact_products import native
+from ..analysis.exact_products import as_stored
 from ..analysis.product_terms import const_value, signed_factors
 from ..plan.device import H200
-from ..plan.dtypes import HALVES
+from ..plan.dtypes import E4M3, HALVES, MULTIPLIED
 from ..plan.queries import roots
 from ..plan.records import Accumulator, Kernel, Loop, NotPlannable
-from .config import HopperConfig
-from .score_offsets import Gauge, split
+from .register_order import register_place
 
 MAX_OPERAND_WIDTH = 512  # columns of one operand or accumulator
 MAX_OWN_COLUMNS = 256  # of accumulators that one warpgroup holds
+NARROW_BITS = 13  # of a sum of products of e4m3, measured on an H200: an error of 2^-12 of the sum of their sizes
+PRODUCT_BYTES = 32  # of a row or column, whose products one instruction adds up
 
 
 @dataclass(frozen=True)
@@ -48,13 +50,24 @@ class Operand:
         return self.load.attrs[0]
 
     @property
+    def is_narrow(self) -> bool:
+        """Whether its elements are e4m3."""
+        return self.tensor.dtype == E4M3
+
+    @property
+    def in_register_order(self) -> bool:
+        """Whether the places along `across` are those of registers, as `register_place` has them."""
+        return register_place(iota(self.across)) in self.load.args
+
+    @property
     def across_first(self) -> bool:
         return self.axes.index(self.across) < self.axes.index(self.inner)
 
     @property
     def pages(self) -> frozenset[int]:
         """Numbers of columns n that indices divide the loop's coordinate by: a tile must not reach beyond n."""
-        nodes = (n for index in self.load.args for n in subterms(index) if _is_place_in_page(n) or is_block_number(n))
+        indices = [index for index in self.load.args if index is not register_place(iota(self.across))]
+        nodes = (n for index in indices for n in subterms(index) if _is_place_in_page(n) or is_block_number(n))
         return frozenset(n.args[1].attrs[0] for n in nodes if n.args[0] is iota(self.across))
 
 
@@ -162,6 +175,21 @@ class Binding:
         return frozenset[int]().union(*(operand.pages for operand in self.streams))
 
     @property
+    def widened(self) -> dict[Operand, str]:
+        """Operands of e4m3 in products with halves, and the type that they have to be stored in before."""
+        return {p.columns: p.rows.tensor.dtype for p in self.products if p.columns.is_narrow and not p.rows.is_narrow}
+
+    @property
+    def has_narrow_scores(self) -> bool:
+        """Whether the factors of scores are e4m3."""
+        return any(p.rows.is_narrow for p in self.products)
+
+    @property
+    def has_narrow_values(self) -> bool:
+        """Whether weights and values are e4m3."""
+        return any(operand.is_narrow for operand in self.matrices)
+
+    @property
     def is_wide(self) -> bool:
         """Whether one warpgroup has too few registers for the accumulators of one matrix."""
         return self.wide is not None and _exceeds_registers(self.wide)
@@ -190,7 +218,7 @@ def _bind(kernel: Kernel) -> Binding:
     loads = _loads_of(loop)
     diagonals = tuple(d for d in (_diagonal(node, kernel.rows, loop.dim) for node in loads) if d is not None)
     found = Binding(kernel, loop, steps, matcher.wide, matcher.overlays(loads), diagonals, matcher.entries(kernel))
-    if objection := next(_objections_to_pages(found), None):
+    if objection := next(chain(_objections_to_pages(found), _objections_to_bytes(found)), None):
         raise NotPlannable(objection)
     return found
 
@@ -212,6 +240,42 @@ def _objections_to_pages(binding: Binding) -> Iterator[str]:
     moving = [n for limit in loop.limits for n in subterms(limit.bound) if binding.kernel.rows in n.dims]
     if any(n.op in ("mul", "floordiv", "mod") for n in moving):
         yield "ranges of neighbouring rows may lie apart, and a page between them may be anything"
+
+
+def _objections_to_bytes(binding: Binding) -> Iterator[str]:
+    """Reasons why its tiles of e4m3 have no product here: all scores have one kind of factors, and so have all values.
+
+    Sums of products of e4m3 have few bits, and weights of e4m3 fewer: results in half precision do not show the former.
+    """
+    mixed = lambda operands: len({o.is_narrow for o in operands}) > 1
+    if mixed(binding.row_operands) or mixed(binding.matrices):
+        yield "of its scores, or of its values, some are products of e4m3 and some of half precision"
+    if any(extent % PRODUCT_BYTES for extent in _narrow_extents(binding)):
+        yield f"its products of e4m3 add up numbers of columns that are no multiples of {PRODUCT_BYTES}"
+    if _shows_few_bits(binding):
+        yield f"it stores float32, and products of e4m3 are added up with {NARROW_BITS} bits"
+    if any(state.gauge is None or value.factors for state, value in _narrow_values(binding)):
+        yield "what multiplies its e4m3 values is more than a softmax's weight, which e4m3 may not hold"
+    if binding.is_wide and any(o.is_narrow for o in binding.streams):
+        yield f"its matrices of e4m3 have more than {MAX_OWN_COLUMNS} columns"
+
+
+def _shows_few_bits(binding: Binding) -> bool:
+    """Whether sums of products of e4m3 become float32 results whose weights are no rougher."""
+    stored = {store.output.dtype for store in binding.kernel.stores}
+    return binding.has_narrow_scores and not binding.has_narrow_values and not stored <= {*HALVES}
+
+
+def _narrow_extents(binding: Binding) -> list[int]:
+    """How many columns products of e4m3 add up for scores, chunk by chunk."""
+    narrow = [o for p in binding.products for o in (p.rows, p.columns) if p.rows.is_narrow]
+    return [extent for o in narrow for _, extent in chunks(o.inner.size)]
+
+
+def _narrow_values(binding: Binding) -> list[tuple[Accumulator, StateValue]]:
+    """The values of e4m3, each with its state."""
+    states = [pair for step in binding.steps for pair in step.states]
+    return [(state, v) for state, values in states for v in values if v.matrix is not None and v.matrix.is_narrow]
 
 
 def _is_place_in_page(node: Term) -> bool:
@@ -238,9 +302,9 @@ def _objections(kernel: Kernel) -> Iterator[str]:
         yield "it has no rows"
     if kernel.columns:
         yield "its programs have tiles of columns; those of the form hold whole rows"
-    if kernel.inputs and not any(t.dtype in HALVES for t in kernel.inputs):
+    if kernel.inputs and not any(t.dtype in MULTIPLIED for t in kernel.inputs):
         kinds = ", ".join(dict.fromkeys(t.dtype for t in kernel.inputs))
-        yield f"its tensors are {kinds}; the form multiplies half precision"
+        yield f"its tensors are {kinds}; the form multiplies half precision and e4m3"
     if draws_numbers(kernel):
         yield "it draws random numbers, which take registers that the form's warps lack"
     (loop,) = kernel.loops
@@ -303,6 +367,8 @@ class ProductMatcher:
         return Operand(node, across, inner, axes)
 
     def _axis(self, tensor: Tensor, index: Term) -> Dim | None:
+        if index is register_place(iota(self.loop)):
+            return self.loop
         coefficients, _ = affine(index)
         pages = [atom for atom in coefficients if self.by_pages and self._is_one_number(atom)]
         moving = [atom for atom in coefficients if atom.dims & self.tile_dims and atom not in pages]
@@ -349,8 +415,8 @@ class ProductMatcher:
     def product(self, node: Term) -> Product:
         """A sum within a tile as a matrix product of rows and columns."""
         monoid, inner = node.attrs
-        loads = [native(p) for p in signed_factors(node.args[0]) if p.op != "const"]
-        if monoid != "sum" or len(loads) != 2 or any(x is None or x.op != "load" for x in loads):
+        loads = [as_stored(p) for p in signed_factors(node.args[0]) if p.op != "const"]
+        if monoid != "sum" or len(loads) != 2 or any(x is None for x in loads):
             raise NotPlannable(f"the {monoid} over {inner} is not of two half-precision tensors as they are stored")
         sides = self._sides(loads)
         if sides is None:
@@ -358,11 +424,12 @@ class ProductMatcher:
         return Product(node, self.operand(sides[0], self.rows, inner), self.operand(sides[1], self.loop, inner))
 
     def _sides(self, loads: list[Term]) -> tuple[Term, Term] | None:
-        """Two loads as that of rows and that of columns, if they are of one type."""
+        """Two loads as that of rows and that of columns, if they are of one type, or can be made so."""
         left = [x for x in loads if self.rows in x.dims and self.loop not in x.dims]
         right = [x for x in loads if self.loop in x.dims and self.rows not in x.dims]
-        matched = len(left) == len(right) == 1 and left[0].dtype == right[0].dtype
-        return (left[0], right[0]) if matched else None
+        if len(left) != 1 or len(right) != 1:
+            return None
+        return (left[0], right[0]) if right[0].dtype in (left[0].dtype, E4M3) else None
 
     def value(self, body: Term) -> StateValue:
         """A state's value: at most one factor has the value dim, and that one is a stored matrix."""
@@ -373,8 +440,8 @@ class ProductMatcher:
         rest = tuple(p for p in parts if p not in broad and const_value(p, 0) != 1)
         if not broad:
             return StateValue(rest, None)
-        matrix = native(broad[0])
-        if len(broad) > 1 or matrix is None or matrix.op != "load" or self.rows in matrix.dims:
+        matrix = as_stored(broad[0])
+        if len(broad) > 1 or matrix is None or self.rows in matrix.dims:
             raise NotPlannable(
                 "a value is not one half-precision tensor as it is stored, times factors without its dim"
             )
@@ -474,91 +541,3 @@ def entered(binding: Binding, exits: tuple[Operand, ...], send: int) -> tuple[tu
         mine = [e for e in mine if e.tensor.dtype == exit.tensor.dtype and e.across_first == exit.across_first]
         found |= {entry: exit for entry in mine[:1]}
     return tuple(found.items())
-
-
-def staged(extent: int, send: int) -> int:
-    """Columns of shared memory through which a chunk of a result leaves: all, or two parts in turn."""
-    return extent if extent <= send else 2 * send
-
-
-def accumulated(binding: Binding) -> int:
-    """Columns of all accumulators together: 64 rows of 128 threads keep half as many registers a thread."""
-    states = [pair for step in binding.steps for pair in step.states]
-    own = [v.matrix for record, values in states for n, v in enumerate(values) if record.totals[n] == n]
-    return sum(extent for operand in own if operand for _, extent in chunks(operand.inner.size))
-
-
-def crowded(binding: Binding, diagonals: tuple[Diagonal, ...] = (), masked: bool = True) -> bool:
-    """Whether the code between the products has coordinates or tensors over rows and loop: those take registers.
-
-    Sums of coordinates that a gauge adds are numbers of rows and columns, not of scores; diagonals are read by one
-    address. masked: the guard counts, where limits of the loop do not say all of it.
-    """
-    loop, rows = binding.loop, binding.kernel.rows
-    bodies = [f for step in binding.steps for _, values in step.states for v in values for f in v.factors]
-    for gauge, parts in gauges(binding):
-        bodies += [gauge] if parts is None else [term for _, term in parts.scores]
-    if masked and loop.guard is not None and not all(r.exact for r in loop.ranges):
-        return True
-    known = {diagonal.load for diagonal in diagonals}
-    return any(_fills(body, loop.dim, {rows, loop.dim}, known) for body in bodies)
-
-
-def gauges(binding: Binding) -> list[tuple[Term, Gauge | None]]:
-    """Of every state that has one, and its parts where it has parts of its own for columns or rows."""
-    found = [a.gauge for step in binding.steps for a, _ in step.states if a.gauge is not None]
-    return [(gauge, split(gauge, binding.kernel.rows, binding.loop.dim)) for gauge in found]
-
-
-def sloped(binding: Binding) -> bool:
-    """Whether a gauge has sums of coordinates that are numbers of columns."""
-    return any(parts is not None and parts.slopes for _, parts in gauges(binding))
-
-
-def _fills(node: Term, dim: Dim, dims: set[Dim], known: set[Term]) -> bool:
-    """Whether a term has a coordinate along the dim, or a load along all of these, that lies in no reduction."""
-    if dim not in node.dims or node.op == "reduce" or node in known:
-        return False
-    if node.op in ("iota", "load"):
-        return node.op == "iota" or dims <= node.dims
-    return any(_fills(a, dim, dims, known) for a in node.args)
-
-
-def may_emulate(binding: WarpBinding) -> bool:
-    """Whether special functions may be off by a small part of a half's rounding: every result is rounded to a half."""
-    stored = {s.output.dtype for s in binding.kernel.stores}
-    return stored <= set(HALVES) and {o.tensor.dtype for o in (*binding.row_operands, *binding.streams)} <= set(HALVES)
-
-
-def width(binding: Binding) -> int:
-    """The widest operand's columns."""
-    return max(sum(e for _, e in chunks(o.inner.size)) for o in (*binding.row_operands, *binding.streams))
-
-
-def bytes_of(tensor: Tensor) -> int:
-    """Of one element."""
-    return 4 if tensor.dtype == "float32" else 2
-
-
-def shared_bytes(binding: Binding, overlays: tuple[Operand, ...], config: HopperConfig) -> int:
-    """Shared memory of the rings, of the rows' buffers and of what is sent, without barriers."""
-    inner = lambda operands: sum(e for o in operands for _, e in chunks(o.inner.size))
-    rows = config.row_tile
-    ring = 2 * inner(binding.streams) + rows * sum(bytes_of(o.tensor) for o in overlays)
-    kept = config.row_buffers * inner(binding.row_operands)
-    if config.value_warpgroups:  # whose results leave through pointers
-        handed = (2 * config.loop_tile + 4 * row_vectors(binding)) * rows
-    else:
-        handed = 2 * rows * sum(staged(e, config.send) for o in sent(binding) for _, e in chunks(o.inner.size))
-    return 2 * rows * kept + config.loop_tile * config.stages * ring + handed
-
-
-def row_vectors(binding: Binding) -> int:
-    """How many vectors over the rows one warpgroup gives to another: of each state a factor, a scale, and its own."""
-    states = [pair for step in binding.steps for pair in step.states]
-    return sum(2 + sum(v.matrix is None for v in values) for _, values in states)
-
-
-def chains(binding: Binding, config: HopperConfig, overlays: tuple[Operand, ...]) -> bool:
-    """Whether an item's first scores are issued with the last products of the item before it."""
-    return config.chained and config.row_buffers > 1 and len(binding.steps) == 1 and not overlays

@@ -16,7 +16,8 @@ from ..gluon.assembly import HEADER, KernelAssembly
 from ..gluon.expressions import RESERVED, GluonWriter
 from ..gluon.kernel_parts import GluonSource, LaunchShape, TensorMap
 from ..gluon.work_items import Walk
-from ..hopper.kernel_form import Operand, bytes_of
+from ..hopper.kernel_form import Operand
+from ..hopper.shared_size import bytes_of
 from ..plan.device import H200
 from ..plan.records import Plan
 from .config import STAGES, WARPGROUPS, JoinedConfig

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from ...egraph.terms.term import Dim, Term
 from ..codegen.tile_extents import power_of_two
-from ..hopper.kernel_form import MAX_OWN_COLUMNS, Operand, bytes_of
+from ..hopper.kernel_form import MAX_OWN_COLUMNS, Operand
+from ..hopper.shared_size import bytes_of
 from ..plan.device import H200
 from .config import JoinedConfig
 from .form import JoinedBinding, early_parts, tile_key

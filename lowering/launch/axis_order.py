@@ -15,7 +15,8 @@ import torch
 from ...egraph.terms.ops import load, make
 from ...egraph.terms.term import Tensor, Term
 from ...egraph.terms.traversal import rebuild, tensors
-from ..plan.records import Accumulator, BlockMap, Kernel, Limit, Loop, Plan, Range, Store
+from ..plan.kernel_edits import with_terms
+from ..plan.records import Kernel, Plan, Store
 
 Axes = tuple[int, ...]
 
@@ -97,41 +98,14 @@ class _Change:
 
         return rebuild(term, change)
 
-    def optional(self, term: Term | None) -> Term | None:
-        return None if term is None else self.term(term)
-
     def kernel(self, kernel: Kernel) -> Kernel:
+        changed = with_terms(kernel, self.term)
         return replace(
-            kernel,
-            loops=tuple(map(self.loop, kernel.loops)),
-            stores=tuple(map(self.store, kernel.stores)),
-            inputs=tuple(map(self.tensor, kernel.inputs)),
-            exact=frozenset(map(self.term, kernel.exact)),
+            changed, stores=tuple(map(self.store, changed.stores)), inputs=tuple(map(self.tensor, kernel.inputs))
         )
 
     def store(self, store: Store) -> Store:
+        """A store, whose term is changed already, with its axes in the other order."""
         order = self.orders.get(store.output.name)
         dims = store.order if order is None else tuple(store.order[axis] for axis in order)
-        return replace(store, term=self.term(store.term), output=self.tensor(store.output), order=dims)
-
-    def loop(self, loop: Loop) -> Loop:
-        ranges = tuple(map(self.range, loop.ranges))
-        accumulators = tuple(map(self.accumulator, loop.accumulators))
-        return replace(
-            loop, accumulators=accumulators, guard=self.optional(loop.guard), ranges=ranges, map=self.map(loop.map)
-        )
-
-    def accumulator(self, accumulator: Accumulator) -> Accumulator:
-        return replace(
-            accumulator,
-            gauge=self.optional(accumulator.gauge),
-            values=tuple(map(self.term, accumulator.values)),
-            reductions=tuple(map(self.term, accumulator.reductions)),
-        )
-
-    def range(self, found: Range) -> Range:
-        change = lambda limits: tuple(Limit(self.term(limit.bound), limit.rising) for limit in limits)
-        return replace(found, uppers=change(found.uppers), lowers=change(found.lowers))
-
-    def map(self, found: BlockMap | None) -> BlockMap | None:
-        return None if found is None else replace(found, guard=self.term(found.guard))
+        return replace(store, output=self.tensor(store.output), order=dims)

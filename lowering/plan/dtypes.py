@@ -8,6 +8,8 @@ from __future__ import annotations
 from math import isinf, isnan
 
 HALVES = ("float16", "bfloat16")
+E4M3 = "float8_e4m3fn"  # one byte: four bits of exponent, three of mantissa; its largest number is 448
+MULTIPLIED = (*HALVES, E4M3)  # what Hopper's products of warpgroups take here
 
 
 def is_integer(dtype: str) -> bool:

@@ -273,7 +273,8 @@ class Plan:
     same results that estimates called no faster. saving: what is stored to save time only.
 
     piece: keys of a piece of each loop, counted from key 0, in an invariant plan: the bits of a row of a result depend
-    on nothing but the row and its keys. 0: executors choose tiles, configurations and parts by sizes.
+    on nothing but the row and its keys. 0: executors choose tiles, configurations and parts by sizes. weights: "e4m3"
+    where weights of e4m3 values may be rounded to that type, relative to the largest score of their row so far.
     """
 
     kernels: tuple[Kernel, ...]
@@ -287,6 +288,7 @@ class Plan:
     alternatives: tuple[Alternative, ...] = field(default=(), compare=False)
     saving: tuple[SavedTime, ...] = field(default=(), compare=False)
     piece: int = 0
+    weights: str = "half"
 
     @property
     def output(self) -> Tensor:

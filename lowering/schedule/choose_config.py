@@ -17,7 +17,9 @@ from typing import Any
 from ...egraph.terms.sizes import resolve
 from ..hopper.approximations import branches
 from ..hopper.config import EIGHTHS, REPORTED_AS, HopperConfig, HopperDefault, duration
-from ..hopper.kernel_form import Binding, Operand, accumulated, crowded, may_emulate, shared_bytes, width
+from ..hopper.form_facts import accumulated, crowded, may_emulate, width
+from ..hopper.kernel_form import Binding, Operand
+from ..hopper.shared_size import shared_bytes
 from ..plan.device import H200
 from ..plan.records import NotPlannable
 from . import schedule_store

@@ -15,7 +15,7 @@ from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import substitute, subterms
 from ..analysis.chunks import chunks
 from ..analysis.dim_roles import stepped
-from ..analysis.exact_products import native
+from ..analysis.exact_products import as_stored, native
 from ..analysis.product_terms import sides, summand
 from ..analysis.read_places import places_read
 from ..analysis.softmax_scaling import exponent_scaling, fixed_scale
@@ -23,13 +23,14 @@ from ..hopper.approximations import EXP2
 from ..hopper.kernel_form import MAX_OWN_COLUMNS
 from ..hopper.score_offsets import split
 from ..plan.device import COSTS, H200, HopperGpu
-from ..plan.dtypes import HALVES
+from ..plan.dtypes import E4M3, MULTIPLIED
 from ..plan.queries import nodes
 from ..plan.records import Accumulator, Kernel, Loop, NotPlannable
 from .problem import Edge, Operation, Problem, Value
 
 INTEGER_DIVISIONS = {"floordiv": 2, "mod": 3}  # instructions, by a literal
-FLOAT_PRODUCT = 2  # time of a product of float32 tensors over that of a half precision one
+FLOAT_PRODUCT = 2  # time of a product of float32 tensors over that of a half precision one,
+NARROW_PRODUCT = 0.5  # and of one of e4m3
 HALF_BYTES, FLOAT_BYTES = 2, 4  # bytes of an element in shared memory and in a register
 
 
@@ -143,14 +144,14 @@ class _Builder:
         work = {"fma": fma / self.machine.lanes, "special": special / self.machine.special}
         return self.add(name, work if any(work.values()) else {"fma": 1})
 
-    def multiplied(self, name: str, left: frozenset[Dim], right: frozenset[Dim], summed: Dim, half: bool) -> str:
-        """A sum of products of two sides. In a refined count both are matrices: for each place of a batch that a tile
-        holds, but not where the batch is the rows or columns of the tile.
+    def multiplied(self, name: str, left: frozenset[Dim], right: frozenset[Dim], summed: Dim, cost: float) -> str:
+        """A sum of products of two sides. cost: in times of a product of halves. In a refined count both are matrices:
+        for each place of a batch that a tile holds, but not where the batch is the rows or columns of the tile.
         """
         batch = {d for d in (left & right) - {summed} if self.extents.get(d, d.size) != 1}
         if self.counting.refined and batch & {self.kernel.rows, self.loop.dim, *self.kernel.columns}:
             return self.pointwise(name, self.elements(left | right))
-        flops = 2 * self.elements(left | right) * (1 if half else FLOAT_PRODUCT)
+        flops = 2 * self.elements(left | right) * cost
         return self.add(name, {"tensor": flops / self.machine.tensor_flops}, synchronous=False)
 
     def edge(self, before: str, after: str, size: int, distance: int = 0) -> None:
@@ -207,8 +208,8 @@ class _Builder:
         return found
 
     def cost(self, node: Term) -> tuple[float, float]:
-        if native(node) is not None:
-            return 0, 0  # half precision is widened where it is used
+        if native(node) is not None or as_stored(node) is not None:
+            return 0, 0  # half precision, and e4m3, is widened where it is used
         if self.counting.refined and node.op in ("floordiv", "mod") and node.args[1].op == "const":
             return INTEGER_DIVISIONS[node.op], 0
         fixed = node.op == "div" and self.loop.dim not in node.args[1].dims  # by a reciprocal from before the loop
@@ -220,16 +221,15 @@ class _Builder:
             operands = sides(node.args[0], node.attrs[1])
             name = f"product {len(self.products)}"
             self.products[node] = name
-            half = all(is_half(x) for x in operands)
             left, right = (x.dims for x in operands)
-            self.multiplied(name, left, right, node.attrs[1], half)
+            self.multiplied(name, left, right, node.attrs[1], product_cost(*operands))
             for side in operands:
                 self.operand(side, name)
         return self.products[node]
 
     def operand(self, side: Term, product: str) -> None:
         """Feeds one side of a product: from shared memory if it is a load, from registers if it is computed."""
-        raw = native(side) or side
+        raw = as_stored(side) or native(side) or side
         if self.loop.dim not in side.dims and self.chunks.keys().isdisjoint(side.dims):
             self.resident |= {n: self.held_bytes(n) for n in subterms(side) if n.op == "load"}
         elif raw.op == "load":
@@ -337,8 +337,8 @@ class _Builder:
         if folded:
             return None
         total = (dims | factors.right.dims) - {self.loop.dim}
-        half = is_half(factors.right)
-        product = self.multiplied(f"accumulate {name}", dims, factors.right.dims, self.loop.dim, half)
+        cost = product_cost(factors.right)
+        product = self.multiplied(f"accumulate {name}", dims, factors.right.dims, self.loop.dim, cost)
         self.operand(factors.right, product)
         self.edge(narrow, product, count * HALF_BYTES)
         if f"narrowed {narrow}" not in {v.name for v in self.values}:
@@ -399,11 +399,14 @@ def state_of(value: Value) -> str | None:
 
 
 def _bytes(node: Term) -> int:
-    known = {"float32": 4, "int32": 4, "int64": 8, "float64": 8, "bool": 1, "int8": 1, "uint8": 1}
+    known = {"float32": 4, "int32": 4, "int64": 8, "float64": 8, "bool": 1, "int8": 1, "uint8": 1, E4M3: 1}
     return known.get(node.dtype, HALF_BYTES)
 
 
-def is_half(side: Term) -> bool:
-    """Whether everything that a side of a product loads is in half precision."""
-    floating = [n.dtype for n in subterms(side) if n.op == "load" and n.dtype.startswith(("float", "bfloat"))]
-    return all(d in HALVES for d in floating)
+def product_cost(*sides: Term) -> float:
+    """What a product costs in times of one of halves, by what its sides load: of e4m3 alone it is half of it."""
+    nodes = [n for side in sides for n in subterms(side) if n.op == "load"]
+    kinds = {n.dtype for n in nodes if n.dtype.startswith(("float", "bfloat"))}
+    if kinds == {E4M3} and len(sides) > 1:
+        return NARROW_PRODUCT
+    return 1 if kinds <= {*MULTIPLIED} else FLOAT_PRODUCT

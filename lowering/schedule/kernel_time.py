@@ -20,7 +20,7 @@ from ...egraph.terms.traversal import subterms
 from ..analysis.dim_roles import leading_dims
 from ..hopper.approximations import RECIPROCAL
 from ..hopper.config import EIGHTHS, HopperConfig
-from ..hopper.kernel_form import staged
+from ..hopper.shared_size import staged
 from ..plan.device import COSTS, H200, NARROW, HopperGpu
 from ..plan.kernel_config import TritonConfig
 from ..plan.queries import nodes

@@ -29,6 +29,7 @@ from ..egraph.terms.traversal import tensors
 from ..errors import ProgramError
 from ..graph.program import Atom, Program
 from ..lowering.analysis.dim_roles import product_sides
+from ..lowering.analysis.exact_products import ROUNDED, with_weights
 from ..lowering.analysis.product_terms import matrix_products
 from ..lowering.cost.invariant_plans import described
 from ..lowering.executors import GLUON, TRITON, kernel_missing, runs_kernels
@@ -229,7 +230,8 @@ def _fused(report: RegionReport, program, options, strides, names, captured, fou
     results = [(term, result.order) for term, result in zip(found.terms, captured.results, strict=True)]
     form = form_of(*results[0]) if len(results) == 1 else None
     strides = tuple(map(tuple, strides))
-    return Fused(report.key, program, options, strides, names, found.plan, report, form, captured.required)
+    plan = with_weights(found.plan, options.weights)
+    return Fused(report.key, program, options, strides, names, plan, report, form, captured.required)
 
 
 def require_kernels(plan: Plan, program: Program, options: Options, hints: Mapping[str, int]) -> None:
@@ -304,6 +306,7 @@ def _report(key: str, program: Program, options: Options, found: Optimized, body
         plan_check=found.plan.read_back,
         deterministic=found.plan.deterministic,
         invariant=described(found.plan.piece) if found.plan.piece else "",
+        rounded=ROUNDED if with_weights(found.plan, options.weights).weights != "half" else "",
         notes=(
             *(UNPROVED.format(name) for name in ledger.unproved(ALL)),
             *((SEEDED,) if program.draws else ()),

@@ -28,11 +28,12 @@ CHOICES = {
     "fuse_loads": ("auto", "always", "never"),
     "require": ("nothing", "all"),
     "verify": ("nothing", "kernel"),
+    "weights": ("half", "e4m3"),
 }
 KEYWORD_OF_TORCH = "options"  # of torch.compile, which some give to a function of ours
 
 # In a graph, beside rules.
-CARRIED = ("strict", "inner", "executor", "libraries", "deterministic", "invariant", "verify", "without")
+CARRIED = ("strict", "inner", "executor", "libraries", "deterministic", "invariant", "verify", "weights", "without")
 IMPLIED_BY_INVARIANT = {"strict": True, "deterministic": True, "libraries": False}  # nobody else runs a region
 
 
@@ -48,6 +49,8 @@ class Options:
     `invariant`: the bits of a row of a result depend on that row's query and keys alone, not on the batch, on how
     queries are cut in chunks, or on the run. It implies `strict`, `deterministic` and no `libraries`.
     `without`: names of our laws that are not used; `python -m onepass bisect` looks for one that makes a difference.
+    `weights`: "e4m3" lets weights of e4m3 values be rounded to e4m3, relative to the largest score of their row so far,
+    so that Hopper's products of bytes may multiply them.
     `verify`: "kernel" holds the text of each kernel against its terms, over exact numbers, before it runs.
     """
 
@@ -61,6 +64,7 @@ class Options:
     invariant: bool = False
     require: str = "nothing"
     verify: str = "nothing"
+    weights: str = "half"
     without: tuple[str, ...] = ()
     inner_options: Mapping[str, object] = field(default_factory=dict)
 

@@ -17,7 +17,7 @@ import torch
 
 from ..egraph.terms.ops import const, sum_over, where
 from ..egraph.terms.sizes import resolve
-from ..egraph.terms.term import FLOATS, Term
+from ..egraph.terms.term import Term
 from ..egraph.terms.traversal import all_dims, subterms
 from ..errors import OnepassError
 from ..lowering.executors import PlanExecutor, ScheduleStore, Sizes, Strides, TritonExecutor
@@ -124,7 +124,7 @@ class TypicalSizes:
             case "size":
                 return float(resolve(node.attrs[0], self.sizes))
             case "load":
-                return self.stored.get(node.attrs[0].name, self.factor if node.dtype in FLOATS else 1.0)
+                return self.stored.get(node.attrs[0].name, self.factor if "float" in node.dtype else 1.0)
             case "reduce":
                 return below[0] * (sqrt(resolve(node.attrs[1].size, self.sizes)) if node.attrs[0] == "sum" else 1.0)
             case "scale":

@@ -191,6 +191,7 @@ class RegionReport:
     plan_check: how the plan was read back and compared with the extracted terms.
     deterministic: whether the plan adds in a fixed order; the backward's line says it of its own plan.
     invariant: what is fixed so that bits of a row depend on that row alone; empty where nothing is.
+    rounded: what the option `weights` lets a kernel round; empty where it rounds nothing.
     gradients, tangents: of what was derived, where `explain` is asked for it.
     laws: what became of each law that was given.
     lines: the user's lines of the operations, in order. layers: paths of the modules that have the region.
@@ -226,6 +227,7 @@ class RegionReport:
     forward_mode_ran: str = ""
     deterministic: bool = False
     invariant: str = ""
+    rounded: str = ""
     gradients: DerivativeReport | None = None
     tangents: DerivativeReport | None = None
     lines: tuple[str, ...] = ()
@@ -246,8 +248,9 @@ class RegionReport:
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """Sentences beyond reassociation that the derivation relies on."""
-        return tuple(dict.fromkeys(s.exact for s in self.derivation if s.exact not in ("", "bitwise", "reassociates")))
+        """Sentences beyond reassociation that the derivation relies on, and what an option lets a kernel round."""
+        found = [s.exact for s in self.derivation if s.exact not in ("", "bitwise", "reassociates")]
+        return tuple(dict.fromkeys([*found, *([self.rounded] if self.rounded else [])]))
 
     @property
     def trusted(self) -> tuple[str, ...]:

@@ -13,7 +13,9 @@ from math import inf
 
 from ..egraph.terms.sizes import resolve
 from ..lowering.hopper.config import HopperConfig
-from ..lowering.hopper.kernel_form import Binding, bind, chains, sent, staged
+from ..lowering.hopper.form_facts import chains
+from ..lowering.hopper.kernel_form import Binding, bind, sent
+from ..lowering.hopper.shared_size import staged
 from ..lowering.plan.device import H200
 from ..lowering.plan.records import Kernel, NotPlannable
 from ..lowering.schedule.kernel_time import (

@@ -159,6 +159,13 @@ def _logistic(x, scale: float, shift: float, *rest):
     return exact.divide(exact.literal(1.0), exact.add(exact.literal(1.0), power))
 
 
+def _in_register_order(words: Numbers) -> Numbers:
+    """Columns as a thread has them in its registers: of each 16 it has 2q, 2q + 1, 2q + 8 and 2q + 9, side by side."""
+    place = np.arange(words.shape[2])
+    column = place // 16 * 16 + place % 4 // 2 * 8 + place % 16 // 4 * 2 + place % 2
+    return words.arranged(lambda part: part[:, :, column])
+
+
 def places_of_registers(pointer: Pointer, x: Numbers) -> np.ndarray:
     """Where `add_in_order` adds the elements of a tile: in the order of a thread's registers, 16 bytes of each thread
     at a time."""
@@ -190,8 +197,11 @@ DEVICE_FUNCTIONS: dict[str, Callable] = {
     "counted": _counted,
     "diagonal_tile": _all_of,
     "kept": _kept,
+    "kept_registers": lambda words: None,
     "level_of": lambda scale: binary("Mult", scale, _unit(scale)),
     "logistic_of": _logistic,
+    "narrow_operand": lambda words, layout: _in_register_order(words),
+    "narrow_words": lambda weight: weight,
     "ramp": lambda at, unit: binary("Mult", _counted(at), unit),
     "reciprocal": lambda x: exact.divide(exact.literal(1.0), exact.numbers(x)),
     "rescaled": _by_rows,

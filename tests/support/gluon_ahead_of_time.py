@@ -9,6 +9,7 @@ import math
 import os
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -22,6 +23,7 @@ from onepass.lowering.gluon.launch import SuitedTensors, fits, fitting, options_
 from onepass.lowering.hopper.kernel_form import bind, sent
 from onepass.lowering.hopper.mask_words import packed
 from onepass.lowering.hopper.split_states import with_split_states
+from onepass.lowering.hopper.stored_values import with_stored_values
 from onepass.lowering.joined.form import bind_joined
 from onepass.lowering.joined.join import join
 from onepass.lowering.joined.kernel import emit_joined
@@ -76,6 +78,20 @@ CHANGES = {
     "groups": lambda score: score,
     "hidden": lambda score: _keep(score, lambda i, j: (j <= i) & (i - j < 200)),
 }
+
+
+def of_bytes(kind: str):
+    """Attention whose tensors are e4m3, or its queries and keys."""
+
+    def attention(q, k, v):
+        score = (q.float() @ k.float().mT) / math.sqrt(q.shape[-1])
+        score = _keep(score, lambda i, j: j <= i) if kind == "causal bytes" else score
+        return (torch.softmax(score, -1) @ v.float()).to(torch.bfloat16)
+
+    return attention
+
+
+OF_BYTES = ("bytes", "causal bytes")  # queries, keys, values and weights of one byte; the other way has values of two
 
 
 def plain(kind: str):
@@ -133,6 +149,7 @@ def plain(kind: str):
         return (norms - 2 * (q @ k.mT)).argmin(-1)
 
     others = {"gate": gate, "sigmoid": sigmoid, "difference": difference, "logarithm": both, "peak": both}
+    others |= {kind: of_bytes(kind) for kind in (*OF_BYTES, "keys of bytes")}
     others |= {"evoformer": evoformer, "dropout": dropped, "nearest": nearest}
     return others.get(kind, attention)
 
@@ -149,6 +166,8 @@ def inputs_of(kind: str, width: int, dtype: str = "bfloat16", rows=LENGTH, colum
         return [*operands, make(batch, heads, columns), make(batch, 4, rows, columns)]
     found = [make(batch, heads, rows, width), make(batch, keys, columns, width)]
     found.append(make(batch, values[0], columns, values[1]))
+    if kind in (*OF_BYTES, "keys of bytes"):
+        found = [x.to(torch.float8_e4m3fn) if n < 2 or kind in OF_BYTES else x for n, x in enumerate(found)]
     if kind == "bias":
         found.append(make(heads, rows, columns))
     if kind in ("dense", "hidden"):
@@ -178,7 +197,7 @@ def inputs_of(kind: str, width: int, dtype: str = "bfloat16", rows=LENGTH, colum
 
 def plan_of(kind: str, width: int, dtype: str = "bfloat16", **sizes):
     captured = translate(program_of(plain(kind), *inputs_of(kind, width, dtype, **sizes)))
-    return optimize_all(captured.results).plan
+    return replace(optimize_all(captured.results).plan, weights="e4m3" if kind in OF_BYTES else "half")
 
 
 def backward_plan_of(kind: str, width: int, dtype: str = "bfloat16", **sizes):
@@ -230,7 +249,7 @@ def without_interpreter() -> dict[str, str]:
 def source_of(plan, schedule=None, number: int = -1):
     """(binding, schedule, source) of a plan's last kernel, or of one by number. Raises ValueError where it does not
     bind."""
-    kernel = with_split_states(plan, fits).kernels[number]
+    kernel = with_split_states(with_stored_values(plan), fits).kernels[number]
     binding = bind(kernel)
     if isinstance(binding, str):
         raise ValueError(binding)

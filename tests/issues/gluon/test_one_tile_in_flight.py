@@ -7,7 +7,8 @@ import pytest
 
 from onepass.lowering.gluon.launch import RefusedLaunch, fitting, prepare
 from onepass.lowering.hopper.config import HopperConfig
-from onepass.lowering.hopper.kernel_form import bind, shared_bytes
+from onepass.lowering.hopper.kernel_form import bind
+from onepass.lowering.hopper.shared_size import shared_bytes
 from onepass.lowering.schedule.kernel_time import seconds
 from tests.support.gluon_ahead_of_time import plan_of
 

@@ -5,7 +5,8 @@ import torch
 
 from onepass.compiler.optimize import optimize_all
 from onepass.graph.trace import program_of
-from onepass.lowering.hopper.kernel_form import Binding, bind, gauges
+from onepass.lowering.hopper.form_facts import gauges
+from onepass.lowering.hopper.kernel_form import Binding, bind
 from onepass.lowering.hopper.score_offsets import addends
 from onepass.lowering.tiled.executor import tiled_results
 from onepass.translate.translate import translate

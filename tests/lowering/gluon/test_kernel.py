@@ -21,7 +21,9 @@ from onepass.graph.trace import program_of
 from onepass.lowering.gluon.launch import fitting, prepare
 from onepass.lowering.hopper import work_order
 from onepass.lowering.hopper.config import HOPPER_DEFAULTS, HopperConfig, duration
-from onepass.lowering.hopper.kernel_form import accumulated, bind, chunks, shared_bytes
+from onepass.lowering.hopper.form_facts import accumulated
+from onepass.lowering.hopper.kernel_form import bind, chunks
+from onepass.lowering.hopper.shared_size import shared_bytes
 from onepass.lowering.launch.triton_compat import RELEASE, gluon_missing
 from onepass.lowering.masks.block_map import EMPTY, FULL
 from onepass.lowering.plan.device import H200

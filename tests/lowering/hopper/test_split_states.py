@@ -7,7 +7,8 @@ import torch
 
 from onepass.lowering.gluon import launch
 from onepass.lowering.gluon.launch import fits
-from onepass.lowering.hopper.kernel_form import accumulated, bind
+from onepass.lowering.hopper.form_facts import accumulated
+from onepass.lowering.hopper.kernel_form import bind
 from onepass.lowering.hopper.split_states import with_split_states
 from onepass.lowering.tiled.executor import tiled_results
 from tests.support.gluon_ahead_of_time import inputs_of, plain, plan_of
@@ -42,9 +43,9 @@ def test_a_smaller_budget_takes_more_apart():
 def test_parts_that_are_not_read_back_as_the_whole_do_not_run_and_the_log_says_it(monkeypatch, caplog):
     caplog.set_level("INFO", launch.__name__)
     plan = plan_of("difference", 128, rows=70, columns=90)
-    assert len(launch._with_split_states(plan).kernels) == 2 and not caplog.records
+    assert len(launch.suited_plan(plan).kernels) == 2 and not caplog.records
     split = with_split_states(plan, fits)
     wrong = replace(split, kernels=split.kernels[::-1])
     monkeypatch.setattr(launch, "with_split_states", lambda plan, fits: wrong)
-    assert launch._with_split_states(plan) is plan
-    assert f"states of {plan.kernels[0].name} stay in one kernel each: it was not read back" in caplog.text
+    assert launch.suited_plan(plan) is plan
+    assert f"{plan.kernels[0].name} stay as they are: it was not read back" in caplog.text

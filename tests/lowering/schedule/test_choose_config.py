@@ -9,7 +9,8 @@ from bench.solve import variants
 from onepass.lowering.gluon.launch import SuitedTensors, choice_of, prepare, row_of
 from onepass.lowering.hopper import config
 from onepass.lowering.hopper.config import HOPPER_DEFAULTS, HopperConfig
-from onepass.lowering.hopper.kernel_form import accumulated, bind, width
+from onepass.lowering.hopper.form_facts import accumulated, width
+from onepass.lowering.hopper.kernel_form import bind
 from onepass.lowering.schedule import choose_config, schedule_store, solver
 from onepass.lowering.schedule.checker import complaints
 from onepass.lowering.schedule.choose_config import best, choose, fits

@@ -1,0 +1,71 @@
+"""What settings depend on of a bound kernel: widths, accumulators, and what stands between its products.
+
+Nothing here asks what a kernel is for. Example: `accumulated(binding)` of attention is the columns of its values.
+"""
+
+from __future__ import annotations
+
+from ...egraph.terms.term import Dim, Term
+from ..plan.dtypes import HALVES
+from .config import HopperConfig
+from .kernel_form import Binding, Diagonal, Operand, WarpBinding, chunks
+from .score_offsets import Gauge, split
+
+
+def accumulated(binding: Binding) -> int:
+    """Columns of all accumulators together: 64 rows of 128 threads keep half as many registers a thread."""
+    states = [pair for step in binding.steps for pair in step.states]
+    own = [v.matrix for record, values in states for n, v in enumerate(values) if record.totals[n] == n]
+    return sum(extent for operand in own if operand for _, extent in chunks(operand.inner.size))
+
+
+def crowded(binding: Binding, diagonals: tuple[Diagonal, ...] = (), masked: bool = True) -> bool:
+    """Whether the code between the products has coordinates or tensors over rows and loop: those take registers.
+
+    Sums of coordinates that a gauge adds are numbers of rows and columns, not of scores; diagonals are read by one
+    address. masked: the guard counts, where limits of the loop do not say all of it.
+    """
+    loop, rows = binding.loop, binding.kernel.rows
+    bodies = [f for step in binding.steps for _, values in step.states for v in values for f in v.factors]
+    for gauge, parts in gauges(binding):
+        bodies += [gauge] if parts is None else [term for _, term in parts.scores]
+    if masked and loop.guard is not None and not all(r.exact for r in loop.ranges):
+        return True
+    known = {diagonal.load for diagonal in diagonals}
+    return any(_fills(body, loop.dim, {rows, loop.dim}, known) for body in bodies)
+
+
+def gauges(binding: Binding) -> list[tuple[Term, Gauge | None]]:
+    """Of every state that has one, and its parts where it has parts of its own for columns or rows."""
+    found = [a.gauge for step in binding.steps for a, _ in step.states if a.gauge is not None]
+    return [(gauge, split(gauge, binding.kernel.rows, binding.loop.dim)) for gauge in found]
+
+
+def sloped(binding: Binding) -> bool:
+    """Whether a gauge has sums of coordinates that are numbers of columns."""
+    return any(parts is not None and parts.slopes for _, parts in gauges(binding))
+
+
+def _fills(node: Term, dim: Dim, dims: set[Dim], known: set[Term]) -> bool:
+    """Whether a term has a coordinate along the dim, or a load along all of these, that lies in no reduction."""
+    if dim not in node.dims or node.op == "reduce" or node in known:
+        return False
+    if node.op in ("iota", "load"):
+        return node.op == "iota" or dims <= node.dims
+    return any(_fills(a, dim, dims, known) for a in node.args)
+
+
+def may_emulate(binding: WarpBinding) -> bool:
+    """Whether special functions may be off by a small part of a half's rounding: every result is rounded to a half."""
+    stored = {s.output.dtype for s in binding.kernel.stores}
+    return stored <= set(HALVES) and {o.tensor.dtype for o in (*binding.row_operands, *binding.streams)} <= set(HALVES)
+
+
+def width(binding: Binding) -> int:
+    """The widest operand's columns."""
+    return max(sum(e for _, e in chunks(o.inner.size)) for o in (*binding.row_operands, *binding.streams))
+
+
+def chains(binding: Binding, config: HopperConfig, overlays: tuple[Operand, ...]) -> bool:
+    """Whether an item's first scores are issued with the last products of the item before it."""
+    return config.chained and config.row_buffers > 1 and len(binding.steps) == 1 and not overlays

@@ -1,0 +1,119 @@
+"""Matrices of one byte, stored once more before the loop that multiplies them: as Hopper's products take them.
+
+A product of bytes takes its second factor only along the summed dim, and weights of one byte only in the order of
+registers. Where weights are to be e4m3, their values are stored so; other matrices in half precision. Invariant: the
+results are those of the plan, up to the rounding of weights. Example: v[b, h, j, e] becomes `v_turned`[b, h, e, p],
+where column j stands at place p = `register_place`(j).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from ...egraph.terms.ops import cast, iota, load
+from ...egraph.terms.sizes import UnknownSize, resolve
+from ...egraph.terms.term import Dim, Tensor, Term
+from ...egraph.terms.traversal import substitute
+from ..plan.dtypes import E4M3, HALVES
+from ..plan.kernel_edits import with_terms
+from ..plan.records import Kernel, Plan, Store
+from .kernel_form import Binding, Operand, bind
+from .register_order import GROUP, column_at, register_place
+
+MIN_READS = 512  # rows that read each value: with fewer, to store the values again takes more time than it saves
+WIDENED = "bfloat16"  # holds every number of e4m3, as float16 does
+
+
+@dataclass(frozen=True)
+class StoredMatrix:
+    """A matrix that is stored again: the store, its load in place of the first one, and the dims of a tile of it."""
+
+    store: Store
+    before: Term
+    after: Term
+    rows: Dim
+    inner: Dim
+
+    @property
+    def kernel(self) -> Kernel:
+        """What stores it, tile by tile of the loop's columns."""
+        grid = tuple(d for d in self.store.order if d not in (self.rows, self.inner))
+        name, tile = f"storing_{self.store.output.name}", f"{self.rows.name}_tile"
+        return Kernel(name, grid, self.rows, tile, (self.inner,), (), (self.store,), (self.before.attrs[0],))
+
+
+def with_stored_values(plan: Plan) -> Plan:
+    """The plan in which kernels store each matrix of e4m3 as products take it; unchanged without one."""
+    kernels: list[Kernel] = []
+    for kernel in plan.kernels:
+        kernels += _with_values(kernel, plan, kernels)
+    return plan if tuple(kernels) == plan.kernels else replace(plan, kernels=tuple(kernels))
+
+
+def _with_values(kernel: Kernel, plan: Plan, before: Sequence[Kernel]) -> Iterator[Kernel]:
+    """The kernel behind those that store its matrices. before: kernels that run earlier, and may store the same."""
+    binding = bind(kernel)
+    wanted = {} if isinstance(binding, str) else _wanted(binding, plan.weights)
+    found = [_stored(o, kind) for o, kind in wanted.items() if _may_be_stored(o) and _reads(kernel, o) >= MIN_READS]
+    if not found or any(_is_taken(one, plan, before) for one in found):
+        yield kernel
+        return
+    read = {one.before: one.after for one in found}
+    tensors = {one.before.attrs[0]: one.after.attrs[0] for one in found}
+    changed = with_terms(kernel, lambda term: substitute(term, read))
+    yield from (one.kernel for one in found if one.kernel not in before)
+    yield replace(changed, inputs=tuple(dict.fromkeys(tensors.get(t, t) for t in kernel.inputs)))
+
+
+def _is_taken(matrix: StoredMatrix, plan: Plan, before: Sequence[Kernel]) -> bool:
+    """Whether another tensor has the name that the matrix would have."""
+    others = [kernel for kernel in (*plan.kernels, *before) if kernel != matrix.kernel]
+    tensors = [t for kernel in others for t in (*kernel.inputs, *(store.output for store in kernel.stores))]
+    mine = matrix.store.output
+    return any(t.name == mine.name for t in plan.inputs) or any(t.name == mine.name and t != mine for t in tensors)
+
+
+def _wanted(binding: Binding, weights: str) -> dict[Operand, str]:
+    """Operands that are to be stored, and as which type: values and, where rows are halves, columns."""
+    halves = [o.tensor.dtype for o in binding.row_operands if o.tensor.dtype in HALVES]
+    half = halves[0] if halves else WIDENED
+    narrow = [o for o in binding.matrices if o.is_narrow and not o.in_register_order]
+    turned = lambda o: weights == "e4m3" and isinstance(o.across.size, int) and o.across.size % GROUP == 0
+    return binding.widened | {o: E4M3 if turned(o) else half for o in narrow}
+
+
+def _may_be_stored(operand: Operand) -> bool:
+    """Whether the loop reads all places of the tensor's axis by its coordinate, and the tensor's sizes are numbers."""
+    along, sizes = operand.axes.index(operand.across), operand.tensor.shape
+    whole = operand.load.args[along] is iota(operand.across) and sizes[along] == operand.across.size
+    return whole and all(isinstance(size, int) for size in sizes)
+
+
+def _reads(kernel: Kernel, operand: Operand) -> int:
+    """How many rows read each element; 0 where that is not known."""
+    dims = [*kernel.grid, *([kernel.rows] if kernel.rows is not None else [])]
+    points = [operand.tensor.shape[n] for n, dim in enumerate(operand.axes) if dim is None]
+    try:
+        return prod(resolve(d.size, {}) for d in dims) // max(1, prod(resolve(size, {}) for size in points))
+    except UnknownSize:
+        return 0
+
+
+def _stored(operand: Operand, kind: str) -> StoredMatrix:
+    """The matrix in half precision; of e4m3 with its columns last and in the order of registers."""
+    tensor, across = operand.tensor, operand.axes.index(operand.across)
+    dims = tuple(Dim(f"{'along' if n == across else 'axis'}{n}", size) for n, size in enumerate(tensor.shape))
+    if kind == E4M3:
+        order = (*(d for d in dims if d != dims[across]), dims[across])
+        term = load(tensor, *(column_at(iota(d)) if d == dims[across] else iota(d) for d in dims))
+        output = Tensor(f"{tensor.name}_turned", E4M3, tuple(d.size for d in order))
+        others = [index for n, index in enumerate(operand.load.args) if n != across]
+        after = load(output, *others, register_place(iota(operand.across)))
+    else:
+        order, term = dims, cast(load(tensor, *map(iota, dims)), kind)
+        output = replace(tensor, name=f"{tensor.name}_{kind}", dtype=kind)
+        after = load(output, *operand.load.args)
+    rows, inner = dims[across], dims[operand.axes.index(operand.inner)]
+    return StoredMatrix(Store(term, output, order), operand.load, after, rows, inner)
