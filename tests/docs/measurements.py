@@ -453,11 +453,29 @@ def one_product() -> str:
     return table(["program", OURS, "torch.compile", "ratio", "first call, s"], lines) + "\n" + provenance(file)
 
 
+def products_of_bytes() -> str:
+    file = "products_of_bytes_h200.csv"
+    names = (OURS, "fa3", "weights in halves", "bfloat16")
+    cell = lambda row: f"{figure(row['milliseconds'])}, {figure(row['teraflops'])}, {float(row['error']):.4f}"
+    lines = [
+        [f"{program}, {' x '.join(map(str, sizes(shape)))}", *(cell(case[n]) for n in names), times(_gain(case))]
+        for (program, shape), case in cases(file, "program", "shape").items()
+    ]
+    others = ("FlashAttention-3, e4m3", "weights in halves", "bfloat16", "over bfloat16")
+    return table(["program", 'onepass, `weights="e4m3"`', *others], lines) + "\n" + provenance(file)
+
+
+def _gain(case: Case) -> float | None:
+    """How many times as long the same program takes with tensors in bfloat16."""
+    return over(case, "bfloat16", "milliseconds")
+
+
 TABLES: dict[str, Callable[[], str]] = {
     made.__name__: made
     for made in (
         *(peers, backward, flex_backward, learned, training_step, forward_mode, first_step, over_flex, beyond),
-        *(programs, one_product, paged, unlike_lengths, serving, decoding_step, stored_parts, models),
+        *(programs, one_product, products_of_bytes, paged, unlike_lengths, serving, decoding_step, stored_parts),
+        models,
     )
 }
 

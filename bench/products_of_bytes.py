@@ -1,0 +1,145 @@
+"""Attention to e4m3 tensors on one GPU, with a scale for each head: by products of bytes, of halves, and by others.
+
+`python bench/products_of_bytes.py --out results.csv [--only causal] [--contestants onepass fa3]`. Each contestant is
+captured as a graph of CUDA; milliseconds are medians with a cold L2 cache, in turns. "error" is the root of the mean
+square beside float64, over that of the results, of the last rows of two heads. FlashAttention-3 is left out where its
+package is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import torch
+from torch import Tensor
+
+import onepass
+from bench.paged_decode import captured
+from onepass.bench.results import write_rows
+from onepass.bench.timing import Call, ContestantResult, in_turns, said
+
+ROUNDS, ROWS = 5, 256
+SHAPES = tuple(
+    (batch, heads, length, width)
+    for heads, width in ((32, 64), (16, 128), (8, 256))
+    for batch, length in ((4, 4096), (1, 16384))
+)
+FIELDS = ("program", "shape", "contestant", "milliseconds", "teraflops", "error", "where", "versions")
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, of_q: Tensor, of_k: Tensor, of_v: Tensor, causal: bool) -> Tensor:
+    """Scales are [batch, heads, 1, 1]."""
+    score = (q.float() * of_q) @ (k.float() * of_k).mT * q.shape[-1] ** -0.5
+    if causal:
+        i, j = (torch.arange(x.shape[-2], device=q.device) for x in (q, k))
+        score = torch.where(j <= i[:, None], score, -math.inf)
+    return (score.softmax(-1) @ (v.float() * of_v)).to(torch.bfloat16)
+
+
+def ours(given: list[Tensor], causal: bool, **options) -> Call:
+    torch._dynamo.reset()
+    made = onepass.compile(partial(attention, causal=causal), dynamic=False, **options)
+    made(*given)
+    return lambda: made(*given)
+
+
+def compiled(given: list[Tensor], causal: bool) -> Call:
+    torch._dynamo.reset()
+    made = torch.compile(partial(attention, causal=causal), dynamic=False)
+    return lambda: made(*given)
+
+
+def fa3(given: list[Tensor], causal: bool) -> Call:
+    """In its own layout [B, S, H, D], made beforehand."""
+    from fa3_fwd_interface import flash_attn_func
+
+    q, k, v = (x.transpose(1, 2).contiguous() for x in given[:3])
+    scales = dict(zip(("q_descale", "k_descale", "v_descale"), (x[..., 0, 0] for x in given[3:]), strict=True))
+
+    def call() -> Tensor:
+        found = flash_attn_func(q, k, v, causal=causal, **scales)
+        return (found[0] if isinstance(found, tuple) else found).transpose(1, 2)
+
+    return call
+
+
+def halves(given: list[Tensor]) -> list[Tensor]:
+    return [*(x.to(torch.bfloat16) for x in given[:3]), *given[3:]]
+
+
+CONTESTANTS: dict[str, Callable[[list[Tensor], bool], Call]] = {
+    "onepass": lambda given, causal: ours(given, causal, weights="e4m3"),
+    "weights in halves": ours,
+    "bfloat16": lambda given, causal: ours(halves(given), causal),
+    "fa3": fa3,
+    "torch.compile": compiled,
+}
+
+
+def error(found: Tensor, given: list[Tensor], causal: bool) -> float:
+    first = [x[0, :2] for x in given]
+    q, k, v = (x.double() * scale for x, scale in zip(first[:3], first[3:], strict=True))
+    score = q[:, -ROWS:] @ k.mT * q.shape[-1] ** -0.5
+    if causal:
+        score = score.masked_fill(~torch.ones_like(score, dtype=torch.bool).tril(k.shape[1] - ROWS), -math.inf)
+    right = score.softmax(-1) @ v
+    return float((found[0, :2, -ROWS:] - right).square().mean().sqrt() / right.square().mean().sqrt())
+
+
+def measured(shape: tuple[int, ...], causal: bool, contestants: Sequence[str]) -> Iterator[dict[str, object]]:
+    batch, heads, length, width = shape
+    given = [torch.randn(shape, device="cuda").to(torch.float8_e4m3fn) for _ in range(3)]
+    given += [torch.rand(batch, heads, 1, 1, device="cuda") + 0.5 for _ in range(3)]
+    about = {"program": "causal" if causal else "full", "shape": f"b{batch}h{heads}s{length}d{width}"}
+    calls: dict[str, Call] = {}
+    wrong: dict[str, float] = {}
+    held: list[Call] = []  # with their tensors, of which a graph has the addresses alone
+    for name in contestants:
+        try:
+            held.append(CONTESTANTS[name](given, causal))
+            calls[name] = captured(held[-1])
+            wrong[name] = error(calls[name](), given, causal)
+        except Exception as reason:
+            calls.pop(name, None)
+            yield about | {"contestant": name, "where": said(reason)}
+    results = {name: ContestantResult() for name in calls}
+    times = in_turns(calls, ROUNDS, results)
+    flops = 4 * batch * heads * length**2 * width / (2 if causal else 1)
+    versions = f"torch {torch.__version__}, CUDA {torch.version.cuda}"
+    for name, taken in times.items():
+        if not taken:
+            yield about | {"contestant": name, "where": results[name].note}
+            continue
+        took = {"milliseconds": statistics.median(taken), "error": wrong[name]}
+        took["teraflops"] = flops / took["milliseconds"] / 1e9
+        yield about | {"contestant": name, **took, "where": torch.cuda.get_device_name(), "versions": versions}
+
+
+@torch.no_grad()
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, help="a file for the rows, as comma-separated values")
+    parser.add_argument("--only", choices=("full", "causal"))
+    parser.add_argument("--contestants", nargs="*", choices=CONTESTANTS, default=list(CONTESTANTS))
+    asked = parser.parse_args()
+    torch.manual_seed(0)
+    rows: list[dict[str, object]] = []
+    for causal in (False, True):
+        for shape in SHAPES if asked.only in (None, "causal" if causal else "full") else ():
+            for row in measured(shape, causal, asked.contestants):
+                rows.append(row)
+                print(*(f"{x:.4g}" if isinstance(x, float) else x for x in row.values()), sep="; ", flush=True)
+                if asked.out is not None:
+                    write_rows(asked.out, FIELDS, rows)
+
+
+if __name__ == "__main__":
+    main()
