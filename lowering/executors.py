@@ -19,6 +19,7 @@ from ..egraph.terms.term import TermError
 from .hopper.config import HopperConfig
 from .hopper.kernel_form import bind
 from .hopper.mask_words import packed
+from .hopper.stored_values import bind_as_run
 from .launch.axis_order import ReorderedPlan, in_memory_order
 from .launch.split_loops import describe_split
 from .plan.kernel_texts import KernelTexts
@@ -245,17 +246,17 @@ class GluonExecutor(TritonExecutor):
         return refusal(plan, device)
 
     def kernel_refusal(self, kernel: Kernel, plan: Plan) -> str | None:
-        found = bind(kernel)
+        found = bind_as_run(kernel, plan.weights)
         return found if isinstance(found, str) else None
 
     def describe(self, kernel: Kernel) -> str:
-        found = bind(kernel)
+        found = bind_as_run(kernel)
         if isinstance(found, str):
             return f"plain Triton: {found}"
         return "warp-specialised Gluon" + (", the mask's tensors as bits" if packed(found) else "")
 
     def describe_settings(self, kernel: Kernel, store: ScheduleStore | None = None) -> str:
-        binding = bind(kernel)
+        binding = bind_as_run(kernel)
         if isinstance(binding, str) or triton_missing():
             return ""
         from .gluon.launch import RefusedLaunch, choice_of

@@ -12,8 +12,8 @@ from ...egraph.terms.sizes import UnknownSize, resolve
 from ...egraph.terms.term import TermError
 from ..gluon.launch import RATE_OF_TRITON, RefusedLaunch, fits, fitting
 from ..hopper.config import HopperConfig
-from ..hopper.kernel_form import bind
 from ..hopper.split_states import with_split_states
+from ..hopper.stored_values import bind_as_run
 from ..launch.split_loops import enough_programs, split_kernel, wanted_chunks
 from ..plan.device import H200, HopperGpu
 from ..plan.kernel_config import TritonConfig
@@ -107,7 +107,7 @@ def _fitting(kernel: Kernel, config: TritonConfig, sizes: dict, device: HopperGp
 
 
 def _hopper_config(kernel: Kernel, sizes: dict, device: HopperGpu) -> HopperConfig | None:
-    binding = bind(kernel)
+    binding = bind_as_run(kernel)
     if isinstance(binding, str) or not fits(binding) or resolve(kernel.rows.size, sizes) < device.product_rows:
         return None
     try:

@@ -180,6 +180,11 @@ class Binding:
         return {p.columns: p.rows.tensor.dtype for p in self.products if p.columns.is_narrow and not p.rows.is_narrow}
 
     @property
+    def is_stored(self) -> bool:
+        """Whether its matrices of e4m3 are stored as products take them."""
+        return not self.widened and all(o.in_register_order for o in self.matrices if o.is_narrow)
+
+    @property
     def has_narrow_scores(self) -> bool:
         """Whether the factors of scores are e4m3."""
         return any(p.rows.is_narrow for p in self.products)

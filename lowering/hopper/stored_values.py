@@ -23,6 +23,7 @@ from .kernel_form import Binding, Operand, bind
 from .register_order import GROUP, column_at, register_place
 
 MIN_READS = 512  # rows that read each value: with fewer, to store the values again takes more time than it saves
+UNSTORED = "its e4m3 matrices are not stored as products take them: few rows read them, or their sizes are symbols"
 WIDENED = "bfloat16"  # holds every number of e4m3, as float16 does
 
 
@@ -50,6 +51,15 @@ def with_stored_values(plan: Plan) -> Plan:
     for kernel in plan.kernels:
         kernels += _with_values(kernel, plan, kernels)
     return plan if tuple(kernels) == plan.kernels else replace(plan, kernels=tuple(kernels))
+
+
+def bind_as_run(kernel: Kernel, weights: str = "half") -> Binding | str:
+    """The parts of a kernel as it runs, behind those that store its matrices; or the reason why it has no such form."""
+    if not any(tensor.dtype == E4M3 for tensor in kernel.inputs):
+        return bind(kernel)
+    outputs = tuple(store.output for store in kernel.stores)
+    found = bind(with_stored_values(Plan((kernel,), kernel.inputs, outputs, weights=weights)).kernels[-1])
+    return UNSTORED if isinstance(found, Binding) and not found.is_stored else found
 
 
 def _with_values(kernel: Kernel, plan: Plan, before: Sequence[Kernel]) -> Iterator[Kernel]:

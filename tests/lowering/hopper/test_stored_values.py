@@ -8,11 +8,12 @@ import torch
 
 from onepass.compiler.verified_kernels import checks, factors
 from onepass.lowering.analysis.exact_products import with_weights
+from onepass.lowering.executors import GLUON
 from onepass.lowering.gluon.launch import GluonLauncher, RefusedLaunch, prepare, suited_plan
 from onepass.lowering.hopper import stored_values
 from onepass.lowering.hopper.config import HopperConfig
 from onepass.lowering.hopper.kernel_form import bind
-from onepass.lowering.hopper.stored_values import with_stored_values
+from onepass.lowering.hopper.stored_values import bind_as_run, with_stored_values
 from onepass.lowering.launch.triton_compat import gluon_missing
 from onepass.lowering.readback.check_plan import differs
 from onepass.lowering.triton.launch_texts import launch_texts
@@ -179,6 +180,9 @@ def test_few_rows_and_unknown_sizes_are_left_alone(monkeypatch):
     assert with_stored_values(plan) is plan
     with pytest.raises(RefusedLaunch, match="its e4m3 matrices are not stored as products take them"):
         prepare(bind(kernel), SMALL, {})
+    assert bind_as_run(kernel, "e4m3") == stored_values.UNSTORED == GLUON.kernel_refusal(kernel, plan)
+    monkeypatch.setattr(stored_values, "MIN_READS", 192)
+    assert not isinstance(bind_as_run(kernel, "e4m3"), str) and GLUON.kernel_refusal(kernel, plan) is None
 
 
 def test_weights_of_halves_stay_as_they_are():
