@@ -106,11 +106,11 @@ class PlanExecutor:
     ) -> None:
         """Compiles what `prepare` would first try on a device, for tensors like these, which are on "meta"."""
 
-    def describe(self, kernel: Kernel) -> str:
-        """What a report says about how the kernel runs this way; empty for nothing."""
+    def describe(self, kernel: Kernel, weights: str = "half") -> str:
+        """What a report says about how the kernel runs this way; empty for nothing. weights: of its plan."""
         return ""
 
-    def describe_settings(self, kernel: Kernel, store: ScheduleStore | None = None) -> str:
+    def describe_settings(self, kernel: Kernel, store: ScheduleStore | None = None, weights: str = "half") -> str:
         """The settings of the kernel's launch and their origins, as far as they are known without sizes."""
         return ""
 
@@ -197,7 +197,7 @@ class TritonExecutor(PlanExecutor):
         given = with_copies(*_in_order(reordered, tensors, sizes))
         launcher.compile_ahead(tuple(tensors), given, sizes, reordered.strides(wanted) or None, device)
 
-    def describe(self, kernel: Kernel) -> str:
+    def describe(self, kernel: Kernel, weights: str = "half") -> str:
         return describe_split(kernel)
 
     def source(self, kernel: Kernel, plan: Plan) -> str:
@@ -249,14 +249,15 @@ class GluonExecutor(TritonExecutor):
         found = bind_as_run(kernel, plan.weights)
         return found if isinstance(found, str) else None
 
-    def describe(self, kernel: Kernel) -> str:
-        found = bind_as_run(kernel)
+    def describe(self, kernel: Kernel, weights: str = "half") -> str:
+        found = bind_as_run(kernel, weights)
         if isinstance(found, str):
             return f"plain Triton: {found}"
-        return "warp-specialised Gluon" + (", the mask's tensors as bits" if packed(found) else "")
+        stored = ", e4m3 matrices stored first as products take them" if found.kernel.inputs != kernel.inputs else ""
+        return f"warp-specialised Gluon{stored}" + (", the mask's tensors as bits" if packed(found) else "")
 
-    def describe_settings(self, kernel: Kernel, store: ScheduleStore | None = None) -> str:
-        binding = bind_as_run(kernel)
+    def describe_settings(self, kernel: Kernel, store: ScheduleStore | None = None, weights: str = "half") -> str:
+        binding = bind_as_run(kernel, weights)
         if isinstance(binding, str) or triton_missing():
             return ""
         from .gluon.launch import RefusedLaunch, choice_of

@@ -12,7 +12,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from keyword import iskeyword
 from typing import TYPE_CHECKING
 
@@ -29,7 +29,7 @@ from ..egraph.terms.traversal import tensors
 from ..errors import ProgramError
 from ..graph.program import Atom, Program
 from ..lowering.analysis.dim_roles import product_sides
-from ..lowering.analysis.exact_products import ROUNDED, with_weights
+from ..lowering.analysis.exact_products import NOTHING_ROUNDED, ROUNDED, with_weights
 from ..lowering.analysis.product_terms import matrix_products
 from ..lowering.cost.invariant_plans import described
 from ..lowering.executors import GLUON, TRITON, kernel_missing, runs_kernels
@@ -285,6 +285,7 @@ def _whose_names(program: Program, names: Sequence[str]) -> str:
 def _report(key: str, program: Program, options: Options, found: Optimized, body: dict, said: str) -> RegionReport:
     """body: the region's entry. said: where it is from."""
     written = zip(found.derivations, body["derivations"], strict=True)
+    plan = with_weights(found.plan, options.weights)
     return RegionReport(
         key=key,
         places=_places(program),
@@ -292,7 +293,7 @@ def _report(key: str, program: Program, options: Options, found: Optimized, body
         extracted=show_let(*found.terms),
         derivation=steps(found.derivations, options.ordinary_rules),
         passes=(found.passes_before, found.passes_after),
-        kernels=tuple(map(kernel_report, found.plan.kernels)),
+        kernels=tuple(kernel_report(kernel, plan.weights) for kernel in plan.kernels),
         statistics=dict(found.statistics),
         executor=options.executor,
         libraries=options.libraries,
@@ -306,10 +307,11 @@ def _report(key: str, program: Program, options: Options, found: Optimized, body
         plan_check=found.plan.read_back,
         deterministic=found.plan.deterministic,
         invariant=described(found.plan.piece) if found.plan.piece else "",
-        rounded=ROUNDED if with_weights(found.plan, options.weights).weights != "half" else "",
+        rounded=ROUNDED if plan.weights != "half" else "",
         notes=(
             *(UNPROVED.format(name) for name in ledger.unproved(ALL)),
             *((SEEDED,) if program.draws else ()),
+            *((NOTHING_ROUNDED,) if plan.weights != options.weights else ()),
         ),
     )
 
@@ -334,7 +336,8 @@ def mask_inputs(found: Fused, values: Sequence[str]) -> dict[str, str]:
 def with_sources(found: Fused) -> Fused:
     """The same with every kernel's Triton source in a file for reading, named in the report, its schedule and its time.
     """
-    settings = [GLUON.describe_settings(kernel, disk_cache.OF_THIS_VERSION) for kernel in found.plan.kernels]
+    of_kernel = partial(GLUON.describe_settings, store=disk_cache.OF_THIS_VERSION, weights=found.plan.weights)
+    settings = [of_kernel(kernel) for kernel in found.plan.kernels]
     times = [GLUON.describe_time(kernel, found.plan) for kernel in found.plan.kernels]
     kernels = tuple(
         replace(k, source=_written(found, n), form=k.form + settings[n], estimate=times[n])
@@ -359,14 +362,14 @@ def _places(program: Program) -> tuple[str, ...]:
     return tuple(n.where for n in program.nodes if n.where)[-1:]
 
 
-def kernel_report(kernel: Kernel) -> KernelReport:
-    """What a report says of a kernel."""
+def kernel_report(kernel: Kernel, weights: str = "half") -> KernelReport:
+    """What a report says of a kernel. weights: of its plan."""
     return KernelReport(
         kernel.name,
         grid=tuple(map(str, kernel.grid)),
         rows=" and ".join(map(str, kernel.tiled)),
         loops=tuple(str(loop.dim) for loop in kernel.loops),
-        form=GLUON.describe(kernel),
+        form=GLUON.describe(kernel, weights),
         masks=tuple(filter(None, map(_mask, kernel.loops))),
         parts=TRITON.describe(kernel),
         stores=tuple(store.output.name for store in kernel.stores),

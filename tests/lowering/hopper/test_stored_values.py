@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+import onepass
 from onepass.compiler.verified_kernels import checks, factors
-from onepass.lowering.analysis.exact_products import with_weights
+from onepass.lowering.analysis.exact_products import NOTHING_ROUNDED, ROUNDED, with_weights
 from onepass.lowering.executors import GLUON
 from onepass.lowering.gluon.launch import GluonLauncher, RefusedLaunch, prepare, suited_plan
 from onepass.lowering.hopper import stored_values
@@ -198,6 +199,16 @@ def test_float32_results_take_bytes_where_weights_may_be_rounded():
     plan, _ = plan_of(function, operands())
     assert isinstance(bind(plan.kernels[0]), str)
     assert not isinstance(bind(with_weights(plan, "e4m3").kernels[0]), str)
+
+
+def test_a_report_says_what_is_rounded_and_stored(monkeypatch):
+    """Also where the option rounds nothing, as with values in half precision."""
+    function = lambda q, k, v: (q.float() @ k.float().mT).softmax(-1) @ v.float()
+    (region,) = onepass.explain(function, *operands(), options={"weights": "e4m3"}).regions
+    assert ROUNDED in region.assumptions and region.kernels[0].form.startswith("warp-specialised Gluon, e4m3 matrices")
+    halves = [x.to(torch.bfloat16) for x in operands()]
+    (region,) = onepass.explain(function, *halves, options={"weights": "e4m3"}).regions
+    assert NOTHING_ROUNDED in region.notes and ROUNDED not in region.assumptions
 
 
 def half(result):
