@@ -180,6 +180,13 @@ class Binding:
         return {p.columns: p.rows.tensor.dtype for p in self.products if p.columns.is_narrow and not p.rows.is_narrow}
 
     @property
+    def weighted(self) -> set[Operand]:
+        """Matrices that nothing but a softmax's weight multiplies: of anything else, e4m3 may not hold the size."""
+        states = [pair for step in self.steps for pair in step.states]
+        every = [(v.matrix, state.gauge is not None and not v.factors) for state, vs in states for v in vs if v.matrix]
+        return {matrix for matrix, alone in every if alone} - {matrix for matrix, alone in every if not alone}
+
+    @property
     def is_stored(self) -> bool:
         """Whether its matrices of e4m3 are stored as products take them."""
         return not self.widened and all(o.in_register_order for o in self.matrices if o.is_narrow)
@@ -259,8 +266,6 @@ def _objections_to_bytes(binding: Binding) -> Iterator[str]:
         yield f"its products of e4m3 add up numbers of columns that are no multiples of {PRODUCT_BYTES}"
     if _shows_few_bits(binding):
         yield f"it stores float32, and products of e4m3 are added up with {NARROW_BITS} bits"
-    if any(state.gauge is None or value.factors for state, value in _narrow_values(binding)):
-        yield "what multiplies its e4m3 values is more than a softmax's weight, which e4m3 may not hold"
     if binding.is_wide and any(o.is_narrow for o in binding.streams):
         yield f"its matrices of e4m3 have more than {MAX_OWN_COLUMNS} columns"
 
@@ -275,12 +280,6 @@ def _narrow_extents(binding: Binding) -> list[int]:
     """How many columns products of e4m3 add up for scores, chunk by chunk."""
     narrow = [o for p in binding.products for o in (p.rows, p.columns) if p.rows.is_narrow]
     return [extent for o in narrow for _, extent in chunks(o.inner.size)]
-
-
-def _narrow_values(binding: Binding) -> list[tuple[Accumulator, StateValue]]:
-    """The values of e4m3, each with its state."""
-    states = [pair for step in binding.steps for pair in step.states]
-    return [(state, v) for state, values in states for v in values if v.matrix is not None and v.matrix.is_narrow]
 
 
 def _is_place_in_page(node: Term) -> bool:

@@ -89,9 +89,11 @@ def _wanted(binding: Binding, weights: str) -> dict[Operand, str]:
     """Operands that are to be stored, and as which type: values and, where rows are halves, columns."""
     halves = [o.tensor.dtype for o in binding.row_operands if o.tensor.dtype in HALVES]
     half = halves[0] if halves else WIDENED
+    groups = lambda o: isinstance(o.across.size, int) and o.across.size % GROUP == 0
+    turned = {o for o in binding.weighted if groups(o)} if weights == "e4m3" else set()
     narrow = [o for o in binding.matrices if o.is_narrow and not o.in_register_order]
-    turned = lambda o: weights == "e4m3" and isinstance(o.across.size, int) and o.across.size % GROUP == 0
-    return binding.widened | {o: E4M3 if turned(o) else half for o in narrow}
+    kinds = {o: E4M3 if o in turned else half for o in narrow}
+    return binding.widened | (kinds if turned.issuperset(kinds) else dict.fromkeys(kinds, half))
 
 
 def _may_be_stored(operand: Operand) -> bool:
