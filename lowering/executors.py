@@ -16,8 +16,9 @@ import torch
 
 from ..egraph.terms.sizes import UnknownSize
 from ..egraph.terms.term import TermError
+from .analysis.exact_products import with_weights
 from .hopper.config import HopperConfig
-from .hopper.kernel_form import bind
+from .hopper.kernel_form import Binding, bind
 from .hopper.mask_words import packed
 from .hopper.stored_values import bind_as_run
 from .launch.axis_order import ReorderedPlan, in_memory_order
@@ -252,9 +253,17 @@ class GluonExecutor(TritonExecutor):
     def describe(self, kernel: Kernel, weights: str = "half") -> str:
         found = bind_as_run(kernel, weights)
         if isinstance(found, str):
-            return f"plain Triton: {found}"
-        stored = ", e4m3 matrices stored first as products take them" if found.kernel.inputs != kernel.inputs else ""
-        return f"warp-specialised Gluon{stored}" + (", the mask's tensors as bits" if packed(found) else "")
+            option = ROUNDING_HELPS if weights == "half" and self.rounds(kernel, "e4m3") else ""
+            return f"plain Triton: {found}{option}"
+        bits = ", the mask's tensors as bits" if packed(found) else ""
+        return f"warp-specialised Gluon{_of_bytes(kernel, found)}{bits}"
+
+    def rounds(self, kernel: Kernel, weights: str) -> bool:
+        """Whether the kernel would round weights to e4m3, in a plan of such weights."""
+        outputs = tuple(store.output for store in kernel.stores)
+        (rounding,) = with_weights(Plan((kernel,), kernel.inputs, outputs), weights).kernels
+        found = bind_as_run(rounding, weights)
+        return not isinstance(found, str) and found.has_narrow_values
 
     def describe_settings(self, kernel: Kernel, store: ScheduleStore | None = None, weights: str = "half") -> str:
         binding = bind_as_run(kernel, weights)
@@ -344,6 +353,18 @@ class ConfiguredExecutor(TritonExecutor):
         if refused := getattr(launcher, "refusals", None):
             raise SettingsRefused("; ".join(refused.values()))
         return ()
+
+
+ROUNDING_HELPS = '; with options={"weights": "e4m3"} it runs in the form of Hopper'
+
+
+def _of_bytes(kernel: Kernel, found: Binding) -> str:
+    """What is multiplied as bytes, and what is stored first for that; empty where nothing is."""
+    parts = {"scores": found.has_narrow_scores, "weighted values": found.has_narrow_values}
+    bytes_ = " and ".join(name for name, narrow in parts.items() if narrow)
+    stored = ", ".join(t.name for t in found.kernel.inputs if t not in kernel.inputs)
+    said = [f"products of bytes for {bytes_}"] if bytes_ else []
+    return "".join(f", {text}" for text in [*said, *([f"{stored} stored first"] if stored else [])])
 
 
 TILED, TRITON, GLUON = TiledExecutor(), TritonExecutor(), GluonExecutor()

@@ -18,7 +18,7 @@ from ..plan.dtypes import E4M3, HALVES
 from ..plan.records import Kernel, Plan, Store
 from .dim_roles import sum_factors, two_sides
 
-NOTHING_ROUNDED = 'weights="e4m3" rounds nothing here: what weights multiply is not e4m3 as it is'
+NOTHING_ROUNDED = 'weights="e4m3" rounds nothing here; docs/limits.md says what it asks of values and lengths'
 ROUNDED = "weights of e4m3 values may be e4m3, relative to the largest score of their row so far"
 
 

@@ -29,7 +29,7 @@ from ..hopper.kernel_form import MAX_OWN_COLUMNS, Binding, Diagonal, Operand, Wa
 from ..hopper.mask_words import Packed, fine, packed, small
 from ..hopper.register_order import register_place
 from ..hopper.split_states import with_split_states
-from ..hopper.stored_values import UNSTORED, with_stored_values
+from ..hopper.stored_values import why_unstored, with_stored_values
 from ..launch.triton_compat import Relaunch, Window, architecture, compiler_options, gluon_missing
 from ..masks.block_map import EMPTY, Tiling, capturing, keep_for_graphs, pays, shared_visits
 from ..masks.mask_bits import PackedTiling
@@ -339,7 +339,7 @@ def _refusals(binding: Binding, config: HopperConfig) -> Iterator[str]:
     if outside := [page for page in binding.pages if page % config.loop_tile]:
         yield f"a tile of {config.loop_tile} columns is not in one page of {min(outside)}"
     if not binding.is_stored:
-        yield UNSTORED
+        yield why_unstored(binding)
 
 
 def _not_handed_over(binding: Binding) -> Iterator[str]:

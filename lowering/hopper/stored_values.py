@@ -23,7 +23,6 @@ from .kernel_form import Binding, Operand, bind
 from .register_order import GROUP, column_at, register_place
 
 MIN_READS = 512  # rows that read each value: with fewer, to store the values again takes more time than it saves
-UNSTORED = "its e4m3 matrices are not stored as products take them: few rows read them, or their sizes are symbols"
 WIDENED = "bfloat16"  # holds every number of e4m3, as float16 does
 
 
@@ -59,7 +58,19 @@ def bind_as_run(kernel: Kernel, weights: str = "half") -> Binding | str:
         return bind(kernel)
     outputs = tuple(store.output for store in kernel.stores)
     found = bind(with_stored_values(Plan((kernel,), kernel.inputs, outputs, weights=weights)).kernels[-1])
-    return UNSTORED if isinstance(found, Binding) and not found.is_stored else found
+    return why_unstored(found) if isinstance(found, Binding) and not found.is_stored else found
+
+
+def why_unstored(binding: Binding) -> str:
+    """Why the matrices of a kernel are not stored as products take them."""
+    kernel = binding.kernel
+    dims = (*kernel.grid, *kernel.tiled, *(loop.dim for loop in kernel.loops))
+    why = "they are read at computed places"
+    if any(not isinstance(dim.size, int) for dim in dims):
+        why = "their sizes are symbols"
+    elif any(_reads(kernel, o) < MIN_READS for o in (*binding.widened, *binding.matrices) if o.is_narrow):
+        why = f"fewer than {MIN_READS} rows read them"
+    return f"its e4m3 matrices are not stored as products take them: {why}"
 
 
 def _with_values(kernel: Kernel, plan: Plan, before: Sequence[Kernel]) -> Iterator[Kernel]:

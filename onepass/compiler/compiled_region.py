@@ -286,6 +286,7 @@ def _report(key: str, program: Program, options: Options, found: Optimized, body
     """body: the region's entry. said: where it is from."""
     written = zip(found.derivations, body["derivations"], strict=True)
     plan = with_weights(found.plan, options.weights)
+    rounds = options.weights != "half" and any(GLUON.rounds(kernel, options.weights) for kernel in plan.kernels)
     return RegionReport(
         key=key,
         places=_places(program),
@@ -307,11 +308,11 @@ def _report(key: str, program: Program, options: Options, found: Optimized, body
         plan_check=found.plan.read_back,
         deterministic=found.plan.deterministic,
         invariant=described(found.plan.piece) if found.plan.piece else "",
-        rounded=ROUNDED if plan.weights != "half" else "",
+        rounded=ROUNDED if rounds else "",
         notes=(
             *(UNPROVED.format(name) for name in ledger.unproved(ALL)),
             *((SEEDED,) if program.draws else ()),
-            *((NOTHING_ROUNDED,) if plan.weights != options.weights else ()),
+            *((NOTHING_ROUNDED,) if options.weights != "half" and not rounds else ()),
         ),
     )
 
