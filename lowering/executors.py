@@ -355,7 +355,7 @@ class ConfiguredExecutor(TritonExecutor):
         return ()
 
 
-ROUNDING_HELPS = '; with options={"weights": "e4m3"} it runs in the form of Hopper'
+ROUNDING_HELPS = '; with options={"weights": "e4m3"} it has a form of its own on Hopper'
 
 
 def _of_bytes(kernel: Kernel, found: Binding) -> str:

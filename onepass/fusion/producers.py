@@ -180,11 +180,11 @@ def _leaves_sums(node: fx.Node) -> bool:
 
     Example: a scale for each head, or for each token, of keys in one byte.
     """
-    if name_of(node) not in ("mul", "div") or value_of_node(node).dtype != torch.float32:
-        return False
-    width = (shape(node) or (1,))[-1]
+    width = (shape(node) or (1,))[-1]  # a product of sizes has no shape, and no dtype
     factors = [shape(n) for n in node.all_input_nodes if shape(n) is not None]
-    return width != 1 and any(not f or f[-1] == 1 for f in factors[1:])
+    if width == 1 or name_of(node) not in ("mul", "div") or value_of_node(node).dtype != torch.float32:
+        return False
+    return any(not f or f[-1] == 1 for f in factors[1:])
 
 
 def _outside_user(node: fx.Node, region: Region) -> fx.Node | None:
