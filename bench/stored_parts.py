@@ -2,8 +2,9 @@
 
 `python bench/stored_parts.py --out results.csv`. "own" is the plan by the planner's first guess, "chosen" the one of
 the least estimated time. `--suites cpu gpu` adds the cases of the suites, at these scales, whose plan the choice
-changes. Results are compared with float64. Milliseconds are medians with a cold L2 cache of calls that are captured as
-a graph of CUDA, so that no time on the host counts.
+changes; `--gradients REGEX` adds the backward of the variants that match. Results are compared with float64.
+Milliseconds are medians with a cold L2 cache of calls that are captured as a graph of CUDA, so that no time on the host
+counts.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from onepass.bench.timing import ContestantResult, in_turns, said
 from onepass.compiler.optimize import optimize_all
 from onepass.errors import OnepassError
 from onepass.graph.trace import program_of
-from onepass.lowering.cost import cheapest_plan
+from onepass.lowering.cost import estimated_plan
 from onepass.lowering.plan.records import NotPlannable
 from onepass.translate.translate import translate
 
@@ -100,7 +101,7 @@ def changed(scale: str) -> Iterator[tuple[str, Callable, list[Tensor]]]:
         try:
             region = translate(program_of(problem.plain, *problem.arguments))
             chosen = optimize_all(region.results).plan
-            with mock.patch.object(cheapest_plan, "LEAST_GAIN", math.inf):
+            with mock.patch.object(estimated_plan, "LEAST_GAIN", math.inf):
                 own = optimize_all(region.results).plan
         except (OnepassError, NotPlannable):
             continue
@@ -120,7 +121,7 @@ def measured(name: str, function: Callable, tensors: list[Tensor]) -> list[dict[
         process_state.forget()
         torch._dynamo.reset()
         backend = "inductor" if contestant == "torch.compile" else onepass.onepass_backend
-        as_planned = mock.patch.object(cheapest_plan, "LEAST_GAIN", math.inf) if contestant == "own" else nullcontext()
+        as_planned = mock.patch.object(estimated_plan, "LEAST_GAIN", math.inf) if contestant == "own" else nullcontext()
         row: dict[str, object] = {"program": name, "contestant": contestant, "where": torch.cuda.get_device_name()}
         try:
             with as_planned:

@@ -31,6 +31,18 @@ def sum_of_sum(s: "j", t: "j"):
     return sum_over("j", s + t), sum_over("j", s) + sum_over("j", t)
 
 
+@rule(exact="masked values are finite")
+def weighted_sum_of_sum(s: "j", t: "j", w: "j"):
+    """Σ_j (s + t) · w = Σ_j s · w + Σ_j t · w"""
+    return sum_over("j", (s + t) * w), sum_over("j", s * w) + sum_over("j", t * w)
+
+
+@rule(exact="masked values are finite")
+def weighted_sum_of_difference(s: "j", t: "j", w: "j"):
+    """Σ_j (s - t) · w = Σ_j s · w - Σ_j t · w"""
+    return sum_over("j", (s - t) * w), sum_over("j", s * w) - sum_over("j", t * w)
+
+
 @rule(when=lambda c: independent(c, of="j"), exact="masked values are finite")
 def weighted_sum_of_quotient_plus(s: "j", t: "j", w: "j", c):
     """Σ_j (s / c + t) · w = Σ_j (s / c) · w + Σ_j t · w when c does not depend on j"""
@@ -107,3 +119,5 @@ ALGEBRA = (
     shift_out_of_max,
     difference_out_of_max,
 )
+# Only of gradients: these have differences of matrices that are products of others.
+WEIGHTED = (weighted_sum_of_sum, weighted_sum_of_difference)

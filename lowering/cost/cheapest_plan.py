@@ -11,37 +11,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain, combinations, islice
 from math import prod
 
 from ...egraph.forks import cached_property
-from ...egraph.terms.sizes import UnknownSize, resolve, symbols
+from ...egraph.terms.sizes import UnknownSize, resolve
 from ...egraph.terms.term import Dim, Term, TermError
-from ...egraph.terms.traversal import all_dims, subterms
+from ...egraph.terms.traversal import subterms
 from ..analysis.chunks import keeps_numbers
 from ..analysis.dim_roles import product_sides
 from ..analysis.nested_sums import products_of_pairs, reductions, sides_of
+from ..launch.split_loops import program_count
 from ..plan.device import H200
 from ..plan.records import Alternative, Kernel, NotPlannable, Plan, SavedTime, Store
 from ..plan.thresholds import MAX_STORED_BYTES
 from ..planning.planner import plan_with, prepared
 from ..planning.planning_state import FIRST_GUESS, ChosenRows, PlanChoice, Planning, dims_of_results
 from ..planning.verify import WrongPlanning
-from ..triton.kernel import emit
 from .candidates import Candidate, candidates, in_order, stored_bytes
-from .kernel_cost import TIMING, UNITS
-from .plan_cost import KernelEstimate, plan_estimate, total_seconds
+from .estimated_plan import Estimator, PlanEstimates, nominal_sizes, takes_most_of
+from .kernel_cost import UNITS
+from .plan_cost import KernelEstimate
 
-LEAST_GAIN = 1.15  # of an estimate over another one; the estimates' median error is 9 %
-OF_WHAT_HAS_NO_TEXT = 2.0  # another plan may take so many times the estimate of a plan that cannot be written
 MAX_CANDIDATES_TOGETHER = 3
 MAX_STEPS = 4  # one after the other
-LAUNCHES_OF_SHORT_PLANS = 2.5  # of which only candidates are stored: their estimates are off by up to a factor of two
 MAX_PLANS = 12  # that are tried with one kind of change; each takes some 10 to 40 ms,
 MAX_NODES = 1500  # and the larger the terms are, the fewer: of all plans together, about a second
 MULTIPLIED = H200.tensor_flops / (2 * H200.lanes)  # times that multiply-adds take of products of matrices
-NOMINAL_SIZES = (128, 1024, 8192)  # of every symbol; a plan has to be faster with each
 
 
 def cheapest_plan(stores: Sequence[Store], derivation: Sequence[str] = (), references: Sequence[Term] = ()) -> Plan:
@@ -53,10 +50,10 @@ def cheapest_plan(stores: Sequence[Store], derivation: Sequence[str] = (), refer
     own = plan_with(first, derivation)
     given = lambda rows: prepared(stores, references=references, choice=PlanChoice(rows=rows)) if rows else first
     try:
-        search = _Search(lru_cache(MAX_PLANS)(given), _nominal(first))
+        search = _Search(lru_cache(MAX_PLANS)(given), nominal_sizes(first.stores))
         found = start = search.estimated(own, FIRST_GUESS)
-        for changes, steps in ((search.stores, 1), (search.computations, MAX_STEPS), (search.rows, MAX_STEPS)):
-            found = search.improved(found, changes, steps)
+        for changes, steps in CHANGES[-1:] if start.is_settled else CHANGES:
+            found = search.improved(found, partial(changes, search), steps)
     except (UnknownSize, TermError, NotPlannable):
         return own
     plan = own if found is start else _with_note(replace(found.plan, derivation=own.derivation), start, found)
@@ -65,45 +62,10 @@ def cheapest_plan(stores: Sequence[Store], derivation: Sequence[str] = (), refer
 
 
 @dataclass(frozen=True)
-class _Found:
-    """A plan and what was chosen for it. estimates: with each of the sizes, of each kernel, what its launches take."""
+class _Found(PlanEstimates):
+    """A plan with its estimates, and what was chosen for it."""
 
-    plan: Plan
-    choice: PlanChoice
-    estimates: tuple[tuple[tuple[KernelEstimate, ...], ...], ...]
-
-    @cached_property
-    def seconds(self) -> tuple[float, ...]:
-        """With each of the sizes, the time of all launches."""
-        return tuple(total_seconds([*chain.from_iterable(kernels)]) for kernels in self.estimates)
-
-    @cached_property
-    def needed(self) -> tuple[float, ...]:
-        """With each of the sizes, the bytes that each plan of these results moves at least."""
-        return tuple(_moved_at_least(self.plan, chain.from_iterable(kernels)) for kernels in self.estimates)
-
-    @cached_property
-    def to_beat(self) -> tuple[float, ...]:
-        """The time that another plan has to stay below. If this one cannot be written, that is more than its own time,
-        and not any time: torch may run the program as it is written faster.
-        """
-        return tuple((1 if self.has_texts else OF_WHAT_HAS_NO_TEXT) * seconds for seconds in self.seconds)
-
-    @cached_property
-    def has_texts(self) -> bool:
-        """Whether each kernel can be written. Example: a product of float32 with a batch inside of a tile cannot."""
-        try:
-            return all(emit(kernel, self.plan) for kernel in self.plan.kernels)
-        except NotPlannable:
-            return False
-
-    def share_of(self, other: _Found) -> float:
-        """Its time in times of the other's; with several sizes the worst of them."""
-        return max(mine / theirs for mine, theirs in zip(self.seconds, other.seconds, strict=True))
-
-    def pays(self, other: _Found) -> bool:
-        """Whether it takes less time than the other has to beat by more than the error of estimates."""
-        return all(mine * LEAST_GAIN < most for mine, most in zip(self.seconds, other.to_beat, strict=True))
+    choice: PlanChoice = FIRST_GUESS
 
 
 class _Search:
@@ -113,16 +75,13 @@ class _Search:
     """
 
     def __init__(self, prepare: Callable[[ChosenRows], Planning], sizes: Sequence[Mapping[str, int]]):
-        self._prepare, self._sizes = prepare, sizes
-        self._estimates: dict[Kernel, list[tuple[KernelEstimate, ...]]] = {}  # with each of the sizes
+        self._prepare, self._sizes, self._estimator = prepare, sizes, Estimator(sizes)
         self.tried: list[_Found] = []
 
     def estimated(self, plan: Plan, choice: PlanChoice) -> _Found:
         """The plan with its estimates. Raises NotPlannable, UnknownSize, TermError."""
-        for kernel in (kernel for kernel in plan.kernels if kernel not in self._estimates):
-            alone = replace(plan, kernels=(kernel,))
-            self._estimates[kernel] = [plan_estimate(alone, sizes) for sizes in self._sizes]
-        return _Found(plan, choice, tuple(zip(*(self._estimates[kernel] for kernel in plan.kernels), strict=True)))
+        known = self._estimator(plan)
+        return _Found(known.plan, known.kernels, known.joined, known.needs_tiles, choice)
 
     def improved(self, found: _Found, changes: Callable[[_Found], Iterable[PlanChoice]], steps: int) -> _Found:
         """The plan after so many steps by these changes, or as long as one pays.
@@ -168,43 +127,46 @@ class _Search:
 
     def computations(self, found: _Found) -> Iterator[PlanChoice]:
         """Each set of terms that a cut stores to save time, computed with the rest instead."""
-        for one in found.plan.saving if self._could_change(found) else ():
+        for one in found.plan.saving if found.could_change else ():
             if not one.by_cost:
                 yield replace(found.choice, computed=found.choice.computed | {*one.terms})
 
     def share_without(self, taken: _Found, saved: SavedTime, start: _Found) -> float | None:
         """The time of the plan without these parts, in times of the one taken; None if it was not tried."""
         again = PlanChoice(taken.choice.stored, taken.choice.computed | {*saved.terms}, taken.choice.rows)
-        wanted = replace(taken.choice, stored=()) if saved.by_cost else again
+        wanted = replace(taken.choice, stored=(), split=()) if saved.by_cost else again
         return next((one.share_of(taken) for one in (start, *self.tried) if one.choice == wanted), None)
 
     def rows(self, found: _Found) -> Iterator[PlanChoice]:
         """For each kernel, other rows with which it could take less time."""
-        changed = zip(found.plan.kernels, found.estimates[-1], strict=True) if self._could_change(found) else ()
-        for kernel, launches in changed:
+        pairs = zip(found.plan.kernels, found.kernels[-1], strict=True)
+        for kernel, launches in pairs if found.could_change else ():
             dims = dims_of_results(kernel.stores)
             for rows in sorted(dims - {kernel.rows}):
                 least = _multiplied_seconds(kernel, rows, launches, self._sizes[-1])
-                if not _takes_most_of(least, found.to_beat[-1]):
+                if not takes_most_of(least, found.to_beat[-1]):
                     others = (pair for pair in found.choice.rows if pair[0] != dims)
                     yield replace(found.choice, rows=(*others, (dims, rows)))
 
-    def _could_change(self, found: _Found) -> bool:
-        """Whether another plan of about as many launches could be faster. Estimates of plans as short as launches say
-        too little.
-        """
-        short = LAUNCHES_OF_SHORT_PLANS * TIMING.launch
-        pairs = zip(_least(found, 1), found.to_beat, strict=True)
-        return not any(_takes_most_of(max(least, short), seconds) for least, seconds in pairs)
+    def splits(self, found: _Found) -> Iterator[PlanChoice]:
+        """For each kernel of few programs, its loop over single indices in parts; a launch shares out other loops."""
+        pairs = zip(found.plan.kernels, found.kernels[-1], strict=True)
+        for kernel, launches in pairs if found.could_change else ():
+            for loop in kernel.loops if len(kernel.stores) == 1 else ():
+                plain = not loop.tile and all(state.gauge is None for state in loop.accumulators)
+                wanted = H200.multiprocessors / _programs(kernel, launches[0], self._sizes[-1])
+                if plain and (count := _parts(loop.dim, wanted)) > 1:
+                    one = (kernel.stores[0].output.name, loop.dim, count)
+                    yield replace(found.choice, split=(*found.choice.split, one))
 
     def _could_pay(self, found: _Found, chosen: Sequence[Candidate]) -> bool:
         """Whether these candidates take little memory, and two launches that move each byte once could be faster."""
         for sizes, seconds, needed, least in zip(
-            self._sizes, found.to_beat, found.needed, _least(found, 2), strict=True
+            self._sizes, found.to_beat, found.needed, found.least(2), strict=True
         ):
             stored = sum(stored_bytes(candidate, sizes) for candidate in chosen)
             more = 2 * stored / H200.memory_bytes
-            if stored > max(MAX_STORED_BYTES, needed) or _takes_most_of(least + more, seconds):
+            if stored > max(MAX_STORED_BYTES, needed) or takes_most_of(least + more, seconds):
                 return False
         return True
 
@@ -230,17 +192,24 @@ class _Search:
         return max(1, min(MAX_PLANS, MAX_NODES // nodes))
 
 
-def _takes_most_of(least: float, seconds: float) -> bool:
-    """Whether a plan that takes at least so long could not pay."""
-    return least * LEAST_GAIN >= seconds
+# What is changed, in order, and in how many steps.
+CHANGES = (
+    (_Search.stores, 1),
+    (_Search.computations, MAX_STEPS),
+    (_Search.rows, MAX_STEPS),
+    (_Search.splits, MAX_STEPS),
+)
 
 
-def _least(found: _Found, launches: int) -> list[float]:
-    """Seconds of so many launches that move each byte of inputs and results once, with each of the sizes.
+def _programs(kernel: Kernel, launch: KernelEstimate, sizes: Mapping[str, int]) -> int:
+    return max(1, program_count(kernel, launch.config.row_tile, launch.config.loop_tile, sizes))
 
-    Each counts as one by itself: of plans as short as that, estimates say too little.
-    """
-    return [launches * TIMING.launch + needed / H200.memory_bytes for needed in found.needed]
+
+def _parts(dim: Dim, wanted: float) -> int:
+    """Equal parts of a dim, of two indices at least: as many as wanted, or the most; 1 where there are none."""
+    size = dim.size if isinstance(dim.size, int) else 1
+    counts = [n for n in range(1, size // 2 + 1) if size % n == 0]
+    return next((n for n in counts if n >= wanted), max(counts, default=1))
 
 
 def _multiplied_seconds(
@@ -264,21 +233,6 @@ def _multiplied_seconds(
     return taken * filled * MULTIPLIED * multiplied / work if work else 0.0
 
 
-def _nominal(planning: Planning) -> list[dict[str, int]]:
-    dims = {d for store in planning.stores for d in (*store.order, *all_dims(store.term))}
-    names = sorted(set().union(*(symbols(d.size) for d in dims)))
-    return [dict.fromkeys(names, n) for n in NOMINAL_SIZES] if names else [{}]
-
-
-def _moved_at_least(plan: Plan, launches: Iterable[KernelEstimate]) -> float:
-    """The bytes of a plan's inputs and results, each that is needed once."""
-    ends = {t.name for t in (*plan.inputs, *plan.outputs)}
-    needed: dict[str, float] = {}
-    for moved in (moved for one in launches for moved in one.estimate.traffic if moved.tensor in ends):
-        needed[moved.tensor] = max(needed.get(moved.tensor, 0.0), moved.distinct)
-    return sum(needed.values())
-
-
 def _has_scores(term: Term) -> bool:
     """Whether a term has a number for each row and column of a product."""
     return any(sides_of(product) <= term.dims for product in products_of_pairs(term))
@@ -292,7 +246,8 @@ def _reads_its_parts(plan: Plan) -> bool:
 
 def _with_note(plan: Plan, start: _Found, found: _Found) -> Plan:
     """The plan with a sentence that names both estimates, or says that the other plan could not be written."""
-    changed = {"rows": found.choice.rows, "what is stored": found.choice.stored or found.choice.computed}
+    stored = found.choice.stored or found.choice.computed or found.choice.split
+    changed = {"rows": found.choice.rows, "what is stored": stored}
     chosen = " and ".join(what for what, choice in changed.items() if choice)
     own, mine = (f"{1e3 * one.seconds[-1]:.2g} ms" for one in (start, found))
     by_time = f"by estimated time: {mine} instead of {own}"

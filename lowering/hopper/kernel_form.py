@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Protocol
 
+from ...egraph.forks import cached_property
 from ...egraph.terms.affine import affine
 from ...egraph.terms.ops import iota, load
 from ...egraph.terms.sizes import Size, resolve
@@ -371,7 +372,7 @@ class ProductMatcher:
         return Operand(node, across, inner, axes)
 
     def _axis(self, tensor: Tensor, index: Term) -> Dim | None:
-        if index is register_place(iota(self.loop)):
+        if index is self._place_in_registers:
             return self.loop
         coefficients, _ = affine(index)
         pages = [atom for atom in coefficients if self.by_pages and self._is_one_number(atom)]
@@ -382,6 +383,10 @@ class ProductMatcher:
         if len(moving) > 1 or dim is None or coefficients[moving[0]] != 1 or any(map(reads_memory, pages)):
             raise NotPlannable(f"an index of {tensor.name} is no start plus a coordinate")
         return dim
+
+    @cached_property
+    def _place_in_registers(self) -> Term:
+        return register_place(iota(self.loop))
 
     def _coordinate_of(self, atom: Term) -> Dim | None:
         """The dim whose coordinate an atom is, or its place in a page; None if it is neither."""

@@ -23,7 +23,7 @@ from ...egraph.terms.term import Dim, Tensor, Term
 from ...egraph.terms.traversal import all_dims, rebuild, rename_dims, subterms, tensors
 from ..analysis.softmax_scaling import LOG2_E
 from ..hopper.score_offsets import addends
-from ..masks.loop_ranges import conjuncts
+from ..masks.loop_ranges import block_map, conjunction, conjuncts, ranges
 from ..plan.records import Kernel, Loop, Plan, Store
 from ..plan.term_edits import at_place, replace_from_above
 
@@ -142,7 +142,10 @@ def _with_short_indices(term: Term) -> Term:
 
 
 def _mirror(kept: Kernel, turned: Kernel) -> _Turn | None:
-    """The dims of `turned` by those of `kept`, if one's rows are the other's loop and both keep the same pairs."""
+    """The dims of `turned` by those of `kept`, if one's rows are the other's loop and both keep the same pairs.
+
+    The loop of `kept` may have dropped what a guard says of its rows alone: its results say that.
+    """
     if not (_sums_in_one_loop(kept) and _sums_in_one_loop(turned)) or turned.around:
         return None
     (one,), (other,) = kept.loops, turned.loops
@@ -153,7 +156,8 @@ def _mirror(kept: Kernel, turned: Kernel) -> _Turn | None:
     taken = {*turn.dims.values(), *(d for pair in places.values() for d in pair)}
     if taken & ({d for s in turned.stores for d in all_dims(s.term)} - {*turn.dims}):
         return None
-    same = {*_kept_pairs(one, None)} == {*_kept_pairs(other, turn)}
+    mine, theirs = {*_kept_pairs(one, None)}, {*_kept_pairs(other, turn)}
+    same = mine <= theirs and not any(one.dim in part.dims for part in theirs - mine)
     shared = {*_products(kept, None)} & {*_products(turned, turn)}
     return turn if same and shared else None
 
@@ -215,6 +219,9 @@ def _joined(
     """written: kernels of rows and columns that the joined kernel replaces, by whose loop stored their results."""
     turn = _mirror(kept, turned)
     assert turn is not None, "the pair was chosen because it mirrors"
+    whole = _with_guard_of(kept, turn, turned, plan)
+    plan = replace(plan, kernels=tuple(whole if kernel is kept else kernel for kernel in plan.kernels))
+    kept = whole
     if written[1] and turn.places:
         return None  # an axis is two dims in the joined kernel
     stores = [*_stores(written[0]), *map(turn.store, _stores(written[1]))]
@@ -230,6 +237,26 @@ def _joined(
     finish = _finish(turned, sums)
     kernels = (*_with_vectors(before, kept, vectors), main, finish, *plan.kernels[last + 1 :])
     return Joined(replace(plan, kernels=_needed(kernels, plan)), main, tuple(s.output for s in added), finish)
+
+
+def _with_guard_of(kept: Kernel, turn: _Turn, turned: Kernel, plan: Plan) -> Kernel:
+    """The kept kernel with all that the turned one's guard keeps in its own: sums over its rows need that.
+
+    Example: of padded keys as rows. Their gradients are set to 0 behind the loop over queries.
+    """
+    (loop,), parts = kept.loops, _kept_pairs(turned.loops[0], turn)
+    if len(parts) == len(_kept_pairs(loop, None)):
+        return kept
+    guard = conjunction(parts)
+    made = [store.output.name for kernel in plan.kernels for store in kernel.stores]
+    points = (*kept.grid, *loop.outer)
+    loop = replace(
+        loop,
+        guard=guard,
+        ranges=ranges(guard, loop.dim, kept.rows, kept.held),
+        map=block_map(guard, loop.dim, kept.rows, points, made, finite_mask=False),
+    )
+    return replace(kept, loops=(loop,))
 
 
 def _stores(kernels: Iterable[Kernel]) -> list[Store]:

@@ -56,6 +56,8 @@ T = TypeVar("T")
 SHARED_BYTES = H200.shared_bytes - H200.barrier_bytes  # of a program's tiles
 COPY_BYTES = 16  # a copy by a tensor map begins at a multiple of these
 NO_ORDER = "a deterministic result is asked for, and which programs add to a sum depends on "
+# What the joined kernel stores in each form, the best first: for rows and columns, and along diagonals, too.
+FORMS = ((True, True), (True, False), (False, False))
 FINISH_CONFIG = TritonConfig(H200.product_rows, H200.product_rows, 4, 1)  # its row tile is the block of the sums
 
 
@@ -74,8 +76,7 @@ class JoinedLauncher(GluonLauncher):
         **options: Any,
     ):
         super().__init__(plan, store=store, **options)
-        # What the joined kernel stores in each form: for rows and columns, and along diagonals, too.
-        stored = ((True, False), (False, False)) if deterministic else ((True, True), (True, False), (False, False))
+        stored = [form for form in FORMS if not (deterministic and form[1])]
         self.left = [partial(joined_launcher, plan, store, joined_config, deterministic, *one) for one in stored]
         self.forms: list[JoinedPlanLauncher] = []
         self.lock = lock()
@@ -176,21 +177,29 @@ def joined_launcher(
     """
     if missing := gluon_missing():
         return missing
+    form = joined_form(plan, with_pairs, with_diagonals, config)
+    if isinstance(form, str):
+        return form
+    found, binding, settings = form
+    if different := differs(found.plan, plan):
+        return different
+    settings = replace(settings, in_order=True) if deterministic else settings
+    return JoinedPlanLauncher(found, binding, settings, store)
+
+
+def joined_form(
+    plan: Plan, with_pairs: bool, with_diagonals: bool, config: JoinedConfig | None = None
+) -> tuple[Joined, JoinedBinding, JoinedConfig] | str:
+    """A plan with two kernels joined, the parts of the joined kernel and its settings, or why there is none."""
     found = join(plan, with_pairs, with_diagonals)
     if found is None:
         return "no two kernels compute the same tiles, one by rows and one by columns"
-    if different := differs(found.plan, plan):
-        return different
     binding = bind_joined(found.main)
-    if isinstance(binding, str):
-        return binding
-    settings = config or config_of(binding)
-    if isinstance(settings, str):
+    settings = binding if isinstance(binding, str) else config or config_of(binding)
+    if isinstance(binding, str) or isinstance(settings, str):
         return settings
-    if settings.by_products and (reason := no_split_by_products(binding)):
-        return reason
-    settings = replace(settings, in_order=True) if deterministic else settings
-    return JoinedPlanLauncher(found, binding, settings, store)
+    reason = no_split_by_products(binding) if settings.by_products else None
+    return reason or (found, binding, settings)
 
 
 def class_of(binding: JoinedBinding) -> JoinedClass:

@@ -15,7 +15,7 @@ from math import prod
 import torch
 
 from ...egraph.search.cost import volume
-from ...egraph.terms.ops import cast, iota, load
+from ...egraph.terms.ops import cast, const, iota, load, make
 from ...egraph.terms.term import Dim, Tensor, Term
 from ...egraph.terms.traversal import every_reduction, reduces, substitute, subterms, tensors
 from ..analysis.dim_roles import (
@@ -32,10 +32,10 @@ from ..analysis.exact_products import rounded_sums, signature
 from ..analysis.nested_sums import reductions
 from ..analysis.relative_index import Table, relative_table
 from ..plan.records import NotPlannable, Store
-from ..plan.term_edits import renaming
+from ..plan.term_edits import at_place, renaming
 from ..plan.thresholds import MIN_ROWS_OF_A_PRODUCT
 from .build_loops import peel
-from .kernel_shape import kernel_shape
+from .kernel_shape import choose_kernel_shape, kernel_shape
 from .normalize_terms import is_rescaled
 from .planning_state import Planning, StoredPart
 from .tabulate_lookups import lookup_table_of
@@ -49,6 +49,28 @@ def store_chosen(planning: Planning) -> Planning:
     for term in planning.choice.stored:
         after = after.with_stored(StoredPart(term, "takes less time in a kernel of its own"))
     return after if after is planning else after.with_saving(planning.choice.stored, planning, by_cost=True)
+
+
+def split_chosen(planning: Planning) -> Planning:
+    """A pass: reductions for which cost has chosen it are done in parts: ⊕_j x is ⊕_p of what is stored for each part.
+
+    For j = p · n + i the two are equal (the theorem Monoid.partition of proofs/theory). Parts are more programs: a
+    gradient that sums over 256 sequences is else one program for each tile of its rows and columns.
+    """
+    for name, dim, count in planning.choice.split:
+        store = planning.stores[planning.index(name)]
+        whole = next((r for r in reduces(store.term) if r.attrs[1] == dim), None)
+        if whole is None or not isinstance(dim.size, int) or dim.size % count:
+            raise NotPlannable(f"{name} has no reduction over {dim} in {count} parts")
+        part, rest = Dim(f"{dim.name}_part", count), Dim(f"{dim.name}_rest", dim.size // count)
+        element = at_place(whole.args[0], dim, iota(part) * const(rest.size) + iota(rest))
+        inner = make("reduce", (element,), (whole.attrs[0], rest))
+        why = f"is summed over a {count}th of {dim} at a time, so that more programs share the work"
+        before = planning
+        planning, read = planning.with_load(inner, planning.index(name), why, (part, *store.order))
+        total = make("reduce", (read,), (whole.attrs[0], part))
+        planning = planning.with_replaced({name}, {whole: total}).with_saving([inner], before, by_cost=True)
+    return choose_kernel_shape(planning) if planning.choice.split else planning
 
 
 def store_parts(planning: Planning) -> Planning:

@@ -221,24 +221,36 @@ def _with_reductions(root: Term, change: Callable[[Term], Term]) -> Term:
 
 
 def with_divisors_reassociated(root: Term) -> Term:
-    """The same term with (a / c) · b as a · (b · (1 / c)), where c has dims that b has and a lacks.
+    """The same term with each sum of (a / c) · b or of (a · b) / c as one of a · (b · (1 / c)), where b has c's dims.
 
-    An example is Σ_j (v[j, e] / c[i]) · p[i, j], where c normalizes the weights p by row: v / c would be another matrix
-    for each row i. As v · (p · (1 / c)) it is a product of two matrices again. The price is one multiplication for each
-    element of b.
+    In the first case a lacks some of them. An example is Σ_j (v[j, e] / c[i]) · p[i, j], where c normalizes the weights
+    p by row: v / c would be another matrix for each row i. As v · (p · (1 / c)) it is a product of two matrices again.
+    The price is one multiplication for each element of b.
     """
     return _with_reductions(root, _with_divisor_reassociated)
 
 
 def _with_divisor_reassociated(r: Term) -> Term:
-    if r.attrs[0] != "sum" or r.args[0].op != "mul":
+    if r.attrs[0] != "sum":
         return r
-    a, b = r.args[0].args
-    for x, y in ((a, b), (b, a)):
-        if x.op == "div" and not x.args[1].dims <= x.args[0].dims and x.args[1].dims <= y.dims:
-            moved = make("mul", (x.args[0], make("mul", (y, make("div", (const(1.0), x.args[1]))))))
-            return make("reduce", (moved,), r.attrs) if moved.dtype == r.args[0].dtype else r
-    return r
+    a, other, c = next(_quotients(r.args[0]), (None, None, None))
+    if a is None:
+        return r
+    moved = make("mul", (a, make("mul", (other, make("div", (const(1.0), c))))))
+    return make("reduce", (moved,), r.attrs) if moved.dtype == r.args[0].dtype else r
+
+
+def _quotients(body: Term) -> Iterator[tuple[Term, Term, Term]]:
+    """The readings of a body as a · (b · (1 / c)), as (a, b, c); of two computed factors b is the one with sums."""
+    if body.op == "mul":
+        for x, y in (body.args, body.args[::-1]):
+            if x.op == "div" and not x.args[1].dims <= x.args[0].dims and x.args[1].dims <= y.dims:
+                yield x.args[0], y, x.args[1]
+    if body.op == "div" and body.args[0].op == "mul":
+        c = body.args[1]
+        pairs = (body.args[0].args, body.args[0].args[::-1])
+        suited = [(x, y) for x, y in pairs if c.dims <= y.dims and not x.dims <= c.dims]
+        yield from ((x, y, c) for x, y in sorted(suited, key=lambda pair: not reduces(pair[1])))
 
 
 # Sums of sums

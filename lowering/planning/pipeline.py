@@ -25,7 +25,7 @@ from .build_loops import (
     share_totals,
 )
 from .inline_producers import inline_producers, write_pairs_in_loops
-from .kernel_cuts import round_stored_sums, store_chosen, store_parts
+from .kernel_cuts import round_stored_sums, split_chosen, store_chosen, store_parts
 from .kernel_shape import choose_kernel_shape, with_new_shape
 from .normalize_terms import (
     halve_sums,
@@ -78,6 +78,7 @@ PASSES = (
     PlanPass("choose_kernel_shape", "shape", choose_kernel_shape, "each store has rows, held dims and a grid"),
     PlanPass("store_chosen", "cuts", store_chosen, "what was chosen by cost is stored"),
     PlanPass("store_parts", "cuts", store_parts, "what no kernel can compute with the rest is stored", True),
+    PlanPass("split_chosen", "cuts", split_chosen, "what cost has chosen to do in parts is stored for each part"),
     PlanPass("round_stored_sums", "cuts", round_stored_sums, "no sum keeps bits that the program rounds away"),
     PlanPass("group_stores", "kernels", group_stores, "each store has a kernel"),
     PlanPass("build_loops", "kernels", build_loops, "each long reduction is in a loop"),

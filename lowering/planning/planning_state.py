@@ -31,12 +31,14 @@ class PlanChoice:
     """What a plan does otherwise than by its first guess. Whatever it is, the plan's results are the same.
 
     stored: terms that are stored as well, each before the terms that it contains. computed: terms that a cut would
-    store to save time, and that are not. rows: for results with some dims, the rows of their kernel.
+    store to save time, and that are not. rows: for results with some dims, the rows of their kernel. split: by the name
+    of a result, a dim of a reduction of its, and the number of parts in which that is done.
     """
 
     stored: tuple[Term, ...] = ()
     computed: frozenset[Term] = frozenset()
     rows: ChosenRows = ()
+    split: tuple[tuple[str, Dim, int], ...] = ()
 
 
 @dataclass(frozen=True)

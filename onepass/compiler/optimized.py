@@ -96,15 +96,18 @@ def plan_of(results: Sequence[Store], derivations: Sequence[Derivation], invaria
     """The plan of what derivations from the results' terms lead to, read back. Raises NotPlannable."""
     stores = [replace(result, term=d.goal) for result, d in zip(results, derivations, strict=True)]
     references = [result.term for result in results]
-    return checked((invariant_plan if invariant else _plan)(stores, _fired(derivations), references), stores)
+    return checked((invariant_plan if invariant else plan_by_cost)(stores, _fired(derivations), references), stores)
 
 
 def _fired(derivations: Sequence[Derivation]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(rule for derivation in derivations for rule in derivation.rules))
 
 
-def _plan(stores: Sequence[Store], fired: Sequence[str], references: Sequence[Term]) -> Plan:
-    """The plan of the least estimated time; without Triton, whose settings the estimates are of, the planner's own."""
+def plan_by_cost(stores: Sequence[Store], fired: Sequence[str] = (), references: Sequence[Term] = ()) -> Plan:
+    """The plan of the least estimated time; without Triton, whose settings the estimates are of, the planner's own.
+
+    fired, references: as for `plan_stores`. Raises NotPlannable.
+    """
     if triton_missing():
         return plan_stores(stores, fired, references=references)
     from ..lowering.cost.cheapest_plan import cheapest_plan

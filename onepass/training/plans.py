@@ -8,31 +8,27 @@ kernel where kernels run, is a sentence that says why; nothing is replaced by ha
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from ..compiler import compiled_region, disk_cache
+from ..compiler import compiled_region
 from ..compiler.compiled_region import Fused
-from ..compiler.optimize import optimize_all
-from ..compiler.optimized import Optimized
 from ..egraph.calculus.certified import Certified
 from ..egraph.derivation.certificate import Derivation
 from ..egraph.forks import lock
 from ..egraph.rewrite.serialization import digest
 from ..egraph.search.engine import EngineError
-from ..egraph.terms.term import TermError
 from ..errors import Refusal
 from ..graph.program import Meta, Program
 from ..lowering.masks.masked_weights import with_masked_weights_as_zeros
 from ..lowering.plan.records import NotPlannable, Plan, Store
-from ..lowering.planning.planner import plan_stores
-from ..lowering.readback.check_plan import checked
 from ..process_state import keep_latest, registered
 from ..translate.translate import Captured, translate
 from .derive_backward import BackwardStores, backward_stores, certified_gradients
 from .not_derived import NotDerived, why_not
 from .programs import BackwardProgram, ForwardProgram
+from .searched_forms import optimized_together, plan_of_gradients
 from .torch_derivatives import readings
 
 MAX_TRAININGS_KEPT = 512  # in this process, the latest
@@ -48,13 +44,15 @@ class Backward:
     """One backward of a region: its plan as a region of its own, whose inputs are those of BackwardProgram.
 
     kept: positions among the forward's outputs of what it reads. gradients: numbers of the inputs whose gradients are
-    its results, in order. given: whether each result has a cotangent.
+    its results, in order. given: whether each result has a cotangent. chains: by the name of a gradient, from how it
+    was derived to what the plan computes, where a search has found another form.
     """
 
     region: Fused
     kept: tuple[int, ...]
     gradients: tuple[int, ...]
     given: Flags
+    chains: Mapping[str, Derivation] = field(compare=False)
 
 
 @dataclass
@@ -198,29 +196,6 @@ def _forward(found: Fused, given: Sequence[Store], stores: BackwardStores, neede
     return replace(found, key=key, program=program, strides=strides, plan=plan, form=None)
 
 
-def optimized_together(key: str, found: Fused, names: Sequence[str], results: Sequence[Store]) -> Optimized:
-    """One plan of a region's own results and of what is derived from it; from the disk where it was searched before.
-
-    names: of the inputs. Raises NotPlannable.
-    """
-    optimized = _restored(key, names, found, results)
-    if optimized is None:
-        optimized = optimize_all(results, found.options.rules, without=found.options.without)
-        disk_cache.write(key, {"names": list(names), **optimized.to_data()})
-    return optimized
-
-
-def _restored(key: str, names: Sequence[str], found: Fused, results: Sequence[Store]) -> Optimized | None:
-    """The plan from the disk, its derivations checked again; None if there is none that fits."""
-    body = disk_cache.read(key)
-    if body is None or body.get("names") != list(names):
-        return None
-    try:
-        return Optimized.from_data(body, results, found.options.ordinary_rules)
-    except (TermError, ValueError, TypeError, KeyError, IndexError, NotPlannable):
-        return None
-
-
 def _backward(made: Training, stores: BackwardStores, needed: Flags, given: Flags) -> Backward | None:
     """The plan of some gradients; None if it reads what the forward does not save. Raises NotPlannable, NotDerived."""
     found = made.found
@@ -229,8 +204,6 @@ def _backward(made: Training, stores: BackwardStores, needed: Flags, given: Flag
         return None
     gradients = tuple(k for k, n in enumerate(needed) if n and k in stores.gradients)
     wanted = [_without_masked(stores.gradients[k], stores) for k in gradients]
-    plan = checked(plan_stores(wanted), wanted)
-    _require_kernels(plan, found)
     read = {made.captured.results[k].output: k for k in stores.read}  # each once: tensors are given by their names
     read |= {store.output: k for store, k in zip(stores.saved, positions, strict=True) if k is not None}
     tensors = (*read, *(cotangent for cotangent in stores.cotangents if cotangent is not None))
@@ -239,8 +212,10 @@ def _backward(made: Training, stores: BackwardStores, needed: Flags, given: Flag
     program = BackwardProgram.of(found.program, len(kept), only, given)
     names = (*found.names, *(tensor.name for tensor in tensors))
     key = digest([made.forward.key, "backward", list(only), list(given)])[:40]
+    plan, chains = plan_of_gradients(key, found, names, wanted)
+    _require_kernels(plan, found)
     region = replace(found, key=key, program=program, names=names, plan=plan, strides=(), form=None)
-    return Backward(region, kept, gradients, given)
+    return Backward(region, kept, gradients, given, chains)
 
 
 def _without_masked(gradient: Store, stores: BackwardStores) -> Store:

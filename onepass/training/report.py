@@ -93,7 +93,7 @@ def gradients_report(made: Training | str, hints: Mapping[str, int]) -> Derivati
     found = made.certified()
     kept = [*(made.captured.results[k] for k in made.stores.read), *made.stores.saved]
     results = {store.output.name for store in made.captured.results}
-    report = _report(made.every.region, found, made.stored())
+    report = _report(made.every.region, found, {**made.stored(), **made.every.chains})
     saved = tuple(_saved_report(store, hints, store.output.name in results) for store in kept)
     return replace(report, saved=saved, deterministic=_repeats(made.every.region))
 

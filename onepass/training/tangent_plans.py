@@ -11,9 +11,10 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ..compiler import compiled_region, disk_cache
+from ..compiler import compiled_region
 from ..compiler.compiled_region import Fused
 from ..compiler.optimize import optimize_all
+from ..compiler.optimized import plan_by_cost
 from ..egraph.calculus.certified import Certified
 from ..egraph.derivation.certificate import Derivation
 from ..egraph.forks import lock
@@ -21,13 +22,13 @@ from ..egraph.rewrite.serialization import digest
 from ..egraph.search.engine import EngineError
 from ..errors import Refusal
 from ..lowering.plan.records import NotPlannable, Plan, Store
-from ..lowering.planning.planner import plan_stores
 from ..lowering.readback.check_plan import checked
 from ..process_state import keep_latest, registered
 from ..translate.translate import Captured
 from .derive_tangents import TangentStores, certified_tangents, tangent_stores
 from .not_derived import NotDerived, why_not
-from .plans import MAX_TRAININGS_KEPT, Flags, of_first_reading, optimized_together, with_free_names
+from .plans import MAX_TRAININGS_KEPT, Flags, of_first_reading, with_free_names
+from .searched_forms import is_kept_as_derived, keep_as_derived, optimized_together
 from .tangent_programs import TangentProgram
 
 _LOCK = lock()
@@ -75,7 +76,7 @@ def certified(text: str, made: TangentPlan) -> tuple[Certified, dict[str, Deriva
     stores_of = lambda captured, without: tangent_stores(found.program, captured, made.given, without)
     shown = of_first_reading(found.program, certified_of)[-1]
     _, captured, _, stores = of_first_reading(found.program, stores_of)
-    if (disk_cache.read(made.region.key) or {}).get("as derived"):
+    if is_kept_as_derived(made.region.key):
         return shown, {}
     results = (*captured.results, *stores.tangents.values())
     optimized = optimized_together(made.region.key, found, made.region.names, results)
@@ -104,11 +105,11 @@ def _plan(key: str, found: Fused, names: Sequence[str], captured: Captured, tang
 
     Where the search has no certificate of another form, the tangents stay as they were derived, which is certified.
     """
-    if not (disk_cache.read(key) or {}).get("as derived"):
+    if not is_kept_as_derived(key):
         try:
             return optimized_together(key, found, names, (*captured.results, *tangents)).plan
         except NotPlannable:
-            disk_cache.write(key, {"as derived": True})
+            keep_as_derived(key)
     ours = optimize_all(captured.results, found.options.rules, without=found.options.without)
     forms = [replace(result, term=term) for result, term in zip(captured.results, ours.terms, strict=True)]
-    return checked(plan_stores([*forms, *tangents], ours.fired), [*forms, *tangents])
+    return checked(plan_by_cost([*forms, *tangents], ours.fired), [*forms, *tangents])

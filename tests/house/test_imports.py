@@ -41,8 +41,8 @@ TABLE = {
     "lowering/schedule": "plan analysis hopper",
     "lowering/triton": "plan analysis masks planning codegen launch",
     "lowering/gluon": "plan analysis masks planning codegen launch hopper schedule triton readback",
-    "lowering/cost": "plan analysis planning launch hopper schedule triton gluon",
     "lowering/joined": "plan analysis masks planning codegen launch hopper schedule triton gluon readback",
+    "lowering/cost": "plan analysis planning launch hopper schedule triton gluon joined",
     "lowering": "plan analysis masks planning tiled codegen launch hopper schedule triton gluon cost joined readback",
     "onepass/wording": "",
     "onepass/page": "wording",
@@ -75,7 +75,7 @@ PARTS_BELOW = {  # part: folders of lower parts that it may import; tune also se
     "onepass": (EVERY_FOLDER, *PLANS),
 }
 ALSO = dict.fromkeys(("onepass/tune", "onepass/bench"), ("lowering/hopper", "lowering/schedule"))
-ALSO |= {"onepass/compiler": ("lowering/cost",)}  # whose estimates choose a plan
+ALSO |= dict.fromkeys(("onepass/compiler", "onepass/training"), ("lowering/cost",))  # whose estimates choose a plan
 # For everyone above.
 GROUND = (
     "egraph/forks.py",

@@ -10,6 +10,7 @@ from onepass.egraph.terms.evaluate import evaluate
 from onepass.egraph.terms.ops import make, sum_over
 from onepass.egraph.terms.term import Dim, Tensor, Term
 from onepass.lowering.cost import cheapest_plan as module
+from onepass.lowering.cost import estimated_plan
 from onepass.lowering.cost.candidates import candidates, in_order
 from onepass.lowering.cost.cheapest_plan import cheapest_plan
 from onepass.lowering.cost.plan_cost import plan_estimate, total_seconds
@@ -121,14 +122,14 @@ def test_symbolic_sizes_need_a_gain_at_every_size():
 
 
 def test_an_estimate_that_is_no_better_changes_nothing(monkeypatch):
-    monkeypatch.setattr(module, "LEAST_GAIN", inf)
+    monkeypatch.setattr(estimated_plan, "LEAST_GAIN", inf)
     assert cheapest_plan(shared_prefix(64)) == plan_stores(shared_prefix(64))
 
 
 def test_what_was_tried_and_not_taken_is_said(monkeypatch):
     taken = cheapest_plan(shared_prefix(64))
     assert all(one.stored or one.rows for one in taken.alternatives)
-    assert min(one.share for one in taken.alternatives) * module.LEAST_GAIN >= 1
+    assert min(one.share for one in taken.alternatives) * estimated_plan.LEAST_GAIN >= 1
     monkeypatch.setattr(module._Found, "pays", lambda *_: False)
     kept = cheapest_plan(shared_prefix(64))
     assert kept == plan_stores(shared_prefix(64)) and min(one.share for one in kept.alternatives) < 1 / 5
@@ -148,7 +149,7 @@ def test_rows_are_changed_where_two_loops_then_are_one():
     stores = state_of_keys(2048)
     own, plan = plan_stores(stores), cheapest_plan(stores)
     assert len(own.kernels) == 3 and len(plan.kernels) == 2
-    assert milliseconds(plan) * module.LEAST_GAIN < milliseconds(own)
+    assert milliseconds(plan) * estimated_plan.LEAST_GAIN < milliseconds(own)
     assert any(note.startswith("rows chosen by estimated time") for note in plan.notes)
 
 
@@ -171,7 +172,7 @@ def test_what_a_cut_stores_is_computed_again_where_that_takes_less_time(monkeypa
     (variant,) = (one for one in every() if one.name == "weights beside the output")
     ((stores, _),) = plans_of(variant.functions[0], variant.inputs(), derivatives=False)
     own = plan_stores(stores)
-    monkeypatch.setattr(module, "LAUNCHES_OF_SHORT_PLANS", 0)
+    monkeypatch.setattr(estimated_plan, "LAUNCHES_OF_SHORT_PLANS", 0)
     kept = cheapest_plan(stores)
     assert own.saving and kept.kernels == own.kernels
     assert any({*own.saving[0].terms} <= {*one.computed} and one.share > 1 for one in kept.alternatives)

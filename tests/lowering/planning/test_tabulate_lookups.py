@@ -12,7 +12,7 @@ import onepass
 from onepass.egraph.terms.ops import const, iota, load, maximum, minimum, reduce
 from onepass.egraph.terms.term import Dim, Tensor
 from onepass.lowering.analysis.relative_index import is_relative, relative_factors, relative_scores, relative_values
-from onepass.lowering.cost import cheapest_plan
+from onepass.lowering.cost import estimated_plan
 from onepass.lowering.plan.kernel_config import TritonConfig
 from onepass.lowering.planning.tabulate_lookups import lookup_table
 from onepass.lowering.tiled.executor import tiled_results
@@ -112,7 +112,7 @@ def test_they_compute_the_same(function, rows, columns):
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("function", VALUES)
 def test_values_are_multiplied_as_matrices_in_one_kernel(function, monkeypatch):
-    monkeypatch.setattr(cheapest_plan, "LEAST_GAIN", math.inf)  # no scores of so few rows are stored to save time
+    monkeypatch.setattr(estimated_plan, "LEAST_GAIN", math.inf)  # no scores of so few rows are stored to save time
     given = inputs(function, 128, 128, torch.bfloat16)
     plan, found = computed(function, given)
     source = emit(plan.kernels[-1], plan)

@@ -6,7 +6,7 @@ import torch
 from onepass.compiler import compiled_region, disk_cache
 from onepass.compiler.options import Options
 from onepass.graph.trace import program_of
-from onepass.training import plans
+from onepass.training import plans, searched_forms
 from onepass.training.plans import Training, training
 
 pytestmark = pytest.mark.usefixtures("fresh")
@@ -64,7 +64,7 @@ def test_a_forward_is_found_on_disk(monkeypatch):
     text = text_of(softmax)
     first = training(text, [True] * 3)
     plans._KNOWN.clear()
-    monkeypatch.setattr(plans, "optimize_all", None)  # it is not searched again
+    monkeypatch.setattr(searched_forms, "optimize_all", None)  # it is not searched again
     again = training(text, [True] * 3)
     assert again is not first and again.forward.plan == first.forward.plan
 

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from onepass.lowering.cost import cheapest_plan, estimated_plan
 from onepass.lowering.triton.kernel import emit
 from tests.support.backwards import backward_of, drawn, hold_gradients, kernel_of, leaves, part_bytes, parts
 
@@ -69,7 +70,7 @@ BATCHED = {
     "over a batch": ((2, 8, LENGTH, 128), (8, LENGTH, LENGTH), ["b_0"]),
     "over batch and heads": ((2, 8, LENGTH, 128), (1, 1, LENGTH, LENGTH), ["b_0", "h_0"]),
     "over the rows of an alignment": ((1, 512, 8, 1024, 32), (1, 1, 8, 1024, 1024), ["b_0"]),
-    "over a few rows of an alignment": ((1, 128, 8, 256, 32), (1, 1, 8, 256, 256), ["b_0"]),
+    "over a few rows of an alignment": ((1, 128, 8, 256, 32), (1, 1, 8, 256, 256), ["b_0_rest"]),
 }
 
 
@@ -82,10 +83,33 @@ def test_a_bias_of_all_in_a_batch_has_a_loop_over_the_batch(name):
     (loop,) = kernel.loops
     assert [d.name for d in loop.single] and sorted(d.name for d in loop.single) == dims and not loop.tile
     assert kernel.rows.size == kernel.columns[0].size == bias[-1] and len(kernel.held) == 2
-    rows = math.prod(shape[:-1])
-    assert all(math.prod(s) <= rows for s in parts(plan).values()), "no scores are stored"
+    rows, split = math.prod(shape[:-1]), dims == ["b_0_rest"]
+    others = [s for s in parts(plan).values() if not (split and s[-2:] == bias[-2:])]
+    assert all(math.prod(s) <= rows for s in others), "no scores are stored"
     products = [text.count("tl.dot") for k in plan.kernels if (text := emit(k, plan).text)]
-    assert len(plan.kernels) <= 4 and 2 in products
+    assert len(plan.kernels) <= 4 + split and 2 in products
+
+
+def test_a_sum_over_an_alignment_is_done_in_parts_where_its_programs_are_few():
+    """8 heads of 2 x 2 tiles are 32 programs; in 8 parts they are 256."""
+    shape, bias, _ = BATCHED["over a few rows of an alignment"]
+    plan = backward_of(biased(), *leaves(shape, shape, shape, bias))
+    kernel = kernel_of(plan, "grad_bias")
+    (part,) = (s for s in parts(plan).values() if s[-2:] == bias[-2:])
+    assert part == (8, 1, 8, 256, 256) or math.prod(part) == 8 * math.prod(bias)
+    assert not kernel.loops and [d.size for d in kernel.held] == [8] and len(kernel.inputs) == 1
+    assert any("what is stored chosen by estimated time" in note for note in plan.notes)
+    assert any("an 8th of b_0 at a time" in note or "8th of b_0 at a time" in note for note in plan.notes)
+
+
+def test_gradients_of_a_bias_in_parts_are_those_of_float64(monkeypatch):
+    monkeypatch.setattr(estimated_plan.PlanEstimates, "could_change", True)
+    in_parts = lambda one, other: bool(one.choice.split) and not other.choice.split
+    monkeypatch.setattr(cheapest_plan._Found, "pays", in_parts)
+    shape, bias = (1, 6, 2, 24, 8), (1, 1, 2, 24, 24)
+    plan = backward_of(biased(), *leaves(shape, shape, shape, bias, dtype=torch.float32))
+    assert any(s[-2:] == bias[-2:] and math.prod(s) > math.prod(bias) for s in parts(plan).values())
+    hold_gradients(biased(), drawn([shape, shape, shape, bias]), "tiled")
 
 
 def test_of_a_long_table_at_indices_that_are_data_each_score_is_stored_once():

@@ -10,7 +10,7 @@ from onepass.egraph.terms.traversal import reduces, subterms
 from onepass.graph.trace import program_of
 from onepass.lowering.plan.records import NotPlannable
 from onepass.process_state import forget
-from onepass.training import plans, tangent_plans
+from onepass.training import searched_forms, tangent_plans
 from onepass.training.tangent_plans import TangentPlan, tangent_plan
 
 pytestmark = pytest.mark.usefixtures("fresh")
@@ -91,7 +91,7 @@ def test_a_plan_is_found_on_disk(monkeypatch):
     text = text_of(softmax)
     first = tangent_plan(text, ALL).region.plan
     forget("regions")
-    monkeypatch.setattr(plans, "optimize_all", lambda *args, **keywords: pytest.fail("searched again"))
+    monkeypatch.setattr(searched_forms, "optimize_all", lambda *args, **keywords: pytest.fail("searched again"))
     again = tangent_plan(text, ALL).region
     assert [s.term for k in again.plan.kernels for s in k.stores] == [s.term for k in first.kernels for s in k.stores]
     assert disk_cache.read(again.key) is not None
@@ -102,7 +102,7 @@ def test_without_a_certificate_of_another_form_the_tangents_stay_as_derived(monk
         raise NotPlannable("no certificate")
 
     text = text_of(softmax)
-    monkeypatch.setattr(plans, "optimize_all", none)
+    monkeypatch.setattr(searched_forms, "optimize_all", none)
     found = tangent_plan(text, ALL)
     assert isinstance(found, TangentPlan) and found.of == (0,)
     assert disk_cache.read(found.region.key) == {"as derived": True}

@@ -1,0 +1,160 @@
+"""The estimates of a whole plan, and when they call another plan faster.
+
+Estimates of single plans are off by some tenths, those of plans as short as launches by more. So another plan has to be
+faster by more than that, with each of the nominal sizes where sizes are symbols. Example: of two plans of the gradients
+of linear attention, the one whose products are done in another order pays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from math import isfinite
+
+from ...egraph.forks import cached_property
+from ...egraph.terms.sizes import UnknownSize, symbols
+from ...egraph.terms.term import TermError
+from ...egraph.terms.traversal import all_dims
+from ..plan.device import H200
+from ..plan.records import Kernel, NotPlannable, Plan, Store
+from ..triton.kernel import emit
+from .joined_cost import joined_estimate, joined_kernels
+from .kernel_cost import TIMING
+from .plan_cost import KernelEstimate, plan_estimate, total_seconds
+
+LEAST_GAIN = 1.15  # of an estimate over another one; the estimates' median error is 9 %
+OF_WHAT_HAS_NO_TEXT = 2.0  # another plan may take so many times the estimate of a plan that cannot be written
+LAUNCHES_OF_SHORT_PLANS = 2.5  # their estimates are off by up to a factor of two
+NOMINAL_SIZES = (128, 1024, 8192)  # of every symbol; a plan has to be faster with each
+
+Launches = tuple[tuple[KernelEstimate, ...], ...]  # of each kernel
+
+
+@dataclass(frozen=True)
+class PlanEstimates:
+    """A plan with its estimates. kernels: with each of the sizes, of each kernel, what its launches take; joined: the
+    same of the plan with two kernels joined, if it has such a form, which is what runs then. needs_tiles: whether laws
+    of sums alone cannot do without the tiles that these two have in common.
+    """
+
+    plan: Plan
+    kernels: tuple[Launches, ...]
+    joined: tuple[Launches, ...] = ()
+    needs_tiles: bool = False
+
+    @cached_property
+    def seconds(self) -> tuple[float, ...]:
+        """With each of the sizes, the time of all launches."""
+        found = self.joined or self.kernels
+        return tuple(total_seconds([*chain.from_iterable(launches)]) for launches in found)
+
+    @cached_property
+    def needed(self) -> tuple[float, ...]:
+        """With each of the sizes, the bytes that each plan of these results moves at least."""
+        return tuple(_moved_at_least(self.plan, chain.from_iterable(launches)) for launches in self.kernels)
+
+    @cached_property
+    def to_beat(self) -> tuple[float, ...]:
+        """The time that another plan has to stay below. If this one cannot be written, that is more than its own time,
+        and not any time: torch may run the program as it is written faster.
+        """
+        return tuple((1 if self.has_texts else OF_WHAT_HAS_NO_TEXT) * seconds for seconds in self.seconds)
+
+    @cached_property
+    def has_texts(self) -> bool:
+        """Whether each kernel can be written. Example: a product of float32 with a batch inside of a tile cannot."""
+        try:
+            return all(emit(kernel, self.plan) for kernel in self.plan.kernels)
+        except NotPlannable:
+            return False
+
+    def share_of(self, other: PlanEstimates) -> float:
+        """Its time in times of the other's; with several sizes the worst of them."""
+        return max(mine / theirs for mine, theirs in zip(self.seconds, other.seconds, strict=True))
+
+    def pays(self, other: PlanEstimates) -> bool:
+        """Whether it takes less time than the other has to beat by more than the error of estimates."""
+        return all(mine * LEAST_GAIN < most for mine, most in zip(self.seconds, other.to_beat, strict=True))
+
+    def least(self, launches: int) -> list[float]:
+        """Seconds of so many launches that move each byte of inputs and results once, with each of the sizes.
+
+        Each counts as one by itself: of plans as short as that, estimates say too little.
+        """
+        return [launches * TIMING.launch + needed / H200.memory_bytes for needed in self.needed]
+
+    @cached_property
+    def could_change(self) -> bool:
+        """Whether another plan of about as many launches could be faster, and estimates could tell."""
+        short = LAUNCHES_OF_SHORT_PLANS * TIMING.launch
+        pairs = zip(self.least(1), self.to_beat, strict=True)
+        return not any(takes_most_of(max(least, short), seconds) for least, seconds in pairs)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether two kernels are joined that need their tiles: each product is done once then, at a known rate."""
+        return self.needs_tiles and all(map(isfinite, self.seconds))
+
+
+class Estimator:
+    """The estimates of plans with some sizes. Each kernel is looked at once, whichever plan has it."""
+
+    def __init__(self, sizes: Sequence[Mapping[str, int]]):
+        self._sizes = sizes
+        self._known: dict[Kernel, list[tuple[KernelEstimate, ...]]] = {}  # with each of the sizes
+
+    def __call__(self, plan: Plan) -> PlanEstimates:
+        """Raises NotPlannable, UnknownSize, TermError."""
+        joined = joined_kernels(plan)
+        if joined is None:
+            return PlanEstimates(plan, self._of(plan))
+        if joined.main not in self._known:
+            estimates = ((joined_estimate(joined, sizes), sizes) for sizes in self._sizes)
+            self._known[joined.main] = [(KernelEstimate(joined.main, joined.config, *one),) for one in estimates]
+        return PlanEstimates(plan, self._of(plan), self._of(joined.plan), joined.needs_tiles)
+
+    def _of(self, plan: Plan) -> tuple[Launches, ...]:
+        for kernel in (kernel for kernel in plan.kernels if kernel not in self._known):
+            alone = replace(plan, kernels=(kernel,))
+            self._known[kernel] = [plan_estimate(alone, sizes) for sizes in self._sizes]
+        return tuple(zip(*(self._known[kernel] for kernel in plan.kernels), strict=True))
+
+
+def another_form_could_pay(plan: Plan, stores: Sequence[Store]) -> bool:
+    """Whether terms of another form could give these stores a faster plan."""
+    try:
+        found = Estimator(nominal_sizes(stores))(plan)
+        return found.could_change and not found.is_settled
+    except (UnknownSize, TermError, NotPlannable):
+        return False
+
+
+def takes_less_time(one: Plan, other: Plan, stores: Sequence[Store]) -> bool:
+    """Whether the estimates call the first plan of these stores faster than the second one by more than their error."""
+    estimator = Estimator(nominal_sizes(stores))
+    try:
+        return estimator(one).pays(estimator(other))
+    except (UnknownSize, TermError, NotPlannable):
+        return False
+
+
+def nominal_sizes(stores: Sequence[Store]) -> list[dict[str, int]]:
+    """The sizes with which plans of these stores are estimated: values of all symbols."""
+    dims = {d for store in stores for d in (*store.order, *all_dims(store.term))}
+    names = sorted(set().union(*(symbols(d.size) for d in dims)))
+    return [dict.fromkeys(names, n) for n in NOMINAL_SIZES] if names else [{}]
+
+
+def takes_most_of(least: float, seconds: float) -> bool:
+    """Whether a plan that takes at least so long could not pay."""
+    return least * LEAST_GAIN >= seconds
+
+
+def _moved_at_least(plan: Plan, launches: Iterable[KernelEstimate]) -> float:
+    """The bytes of a plan's inputs and results, each that is needed once."""
+    ends = {t.name for t in (*plan.inputs, *plan.outputs)}
+    needed: dict[str, float] = {}
+    for moved in (moved for one in launches for moved in one.estimate.traffic if moved.tensor in ends):
+        needed[moved.tensor] = max(needed.get(moved.tensor, 0.0), moved.distinct)
+    return sum(needed.values())

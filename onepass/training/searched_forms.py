@@ -1,0 +1,106 @@
+"""Plans of derivatives in another form than the one they were derived in, where a search finds one.
+
+Invariant: a form comes with a chain of laws from the derived one. What the disk keeps of a search are these chains,
+which are checked again, or that the derived form stays. Example: the gradients of linear attention multiply keys by
+values first, as its result does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from ..compiler import disk_cache
+from ..compiler.compiled_region import Fused
+from ..compiler.optimize import optimize_all
+from ..compiler.optimized import Optimized, plan_by_cost
+from ..egraph.derivation import ledger
+from ..egraph.derivation.certificate import Derivation
+from ..egraph.search.engine import EngineError
+from ..egraph.terms.term import TermError
+from ..lowering.cost.estimated_plan import another_form_could_pay, takes_less_time
+from ..lowering.executors import triton_missing
+from ..lowering.plan.records import NotPlannable, Plan, Store
+from ..lowering.readback.check_plan import checked
+from ..rules import GRADIENTS
+
+AS_DERIVED = "as derived"  # in what the disk keeps: the form stays
+
+
+def is_kept_as_derived(key: str) -> bool:
+    """Whether a search has found nothing better for the derivatives of this key."""
+    return bool((disk_cache.read(key) or {}).get(AS_DERIVED))
+
+
+def keep_as_derived(key: str) -> None:
+    """Says so to later processes."""
+    disk_cache.write(key, {AS_DERIVED: True})
+
+
+def optimized_together(key: str, found: Fused, names: Sequence[str], results: Sequence[Store]) -> Optimized:
+    """One plan of a region's own results and of what is derived from it; from the disk where it was searched before.
+
+    names: of the inputs. Raises NotPlannable, EngineError.
+    """
+    optimized = _restored(key, names, found, results)
+    if optimized is None:
+        optimized = optimize_all(results, found.options.rules, without=found.options.without)
+        _keep(key, names, optimized)
+    return optimized
+
+
+def _keep(key: str, names: Sequence[str], optimized: Optimized) -> None:
+    disk_cache.write(key, {"names": list(names), **optimized.to_data()})
+
+
+def _restored(key: str, names: Sequence[str], found: Fused, results: Sequence[Store]) -> Optimized | None:
+    """The plan from the disk, its derivations checked again; None if there is none that fits."""
+    body = disk_cache.read(key)
+    if body is None or body.get("names") != list(names):
+        return None
+    try:
+        return Optimized.from_data(body, results, found.options.ordinary_rules)
+    except (TermError, ValueError, TypeError, KeyError, IndexError, NotPlannable):
+        return None
+
+
+def plan_of_gradients(
+    key: str, found: Fused, names: Sequence[str], wanted: Sequence[Store]
+) -> tuple[Plan, Mapping[str, Derivation]]:
+    """The plan of gradients, and the chain from each to what the plan computes; no chains where they stay as derived.
+
+    They are searched where estimates say that another form could pay, and no two of their kernels run as one. The form
+    that is found is taken where its plan takes less time. Arguments as for `optimized_together`. Raises NotPlannable.
+    """
+    as_derived = is_kept_as_derived(key)
+    if not as_derived and (known := _restored(key, names, found, wanted)) is not None:
+        return known.plan, _chains(known, wanted)
+    own = _planned(wanted)
+    if not as_derived and _is_worth_a_search(own, wanted):
+        with suppress(NotPlannable, EngineError):
+            phases = {name: ledger.proved(laws) for name, laws in GRADIENTS.items()}
+            other = optimize_all(wanted, found.options.rules, phases=phases, without=found.options.without)
+            if isinstance(own, NotPlannable) or takes_less_time(other.plan, own, wanted):
+                _keep(key, names, other)
+                return other.plan, _chains(other, wanted)
+        keep_as_derived(key)
+    if isinstance(own, NotPlannable):
+        raise own
+    return own, {}
+
+
+def _planned(wanted: Sequence[Store]) -> Plan | NotPlannable:
+    """The plan of gradients as they were derived, or why there is none."""
+    try:
+        return checked(plan_by_cost(wanted), wanted)
+    except NotPlannable as reason:
+        return reason
+
+
+def _is_worth_a_search(own: Plan | NotPlannable, wanted: Sequence[Store]) -> bool:
+    return isinstance(own, NotPlannable) or (not triton_missing() and another_form_could_pay(own, wanted))
+
+
+def _chains(found: Optimized, wanted: Sequence[Store]) -> dict[str, Derivation]:
+    pairs = zip(wanted, found.derivations, strict=True)
+    return {store.output.name: chain for store, chain in pairs if chain.steps}

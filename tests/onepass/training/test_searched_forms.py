@@ -1,0 +1,115 @@
+"""Gradients in another form than the derived one: where one is looked for, what is kept of it, and that it is right."""
+
+import pytest
+import torch
+
+from onepass.compiler import disk_cache
+from onepass.egraph.derivation.certificate import check
+from onepass.egraph.search.engine import EngineError
+from onepass.lowering.plan.records import NotPlannable
+from onepass.process_state import forget
+from onepass.rules import ALL, PHASES
+from onepass.training import searched_forms
+from onepass.training.plans import training
+from onepass.training.report import gradients_report
+from tests.support.backwards import drawn, hold_gradients
+from tests.support.gluon_ahead_of_time import compiled_region, program_of
+
+pytestmark = pytest.mark.usefixtures("fresh")
+
+
+def linear(q, k, v):
+    weights = q @ k.mT
+    return (weights @ v) / weights.sum(-1, keepdim=True)
+
+
+def softmax(q, k, v):
+    return torch.softmax(q @ k.mT, -1) @ v
+
+
+def text_of(function, *shape, dtype=torch.bfloat16):
+    inputs = [torch.empty(shape, dtype=dtype, device="meta") for _ in range(3)]
+    return compiled_region.make(program_of(function, *inputs), compiled_region.Options(), (), {}).text
+
+
+def made(function, *shape):
+    return training(text_of(function, *shape), (True, True, True))
+
+
+LONG = (2, 8, 8192, 64)
+
+
+def is_of_pairs(kernel) -> bool:
+    """Whether a kernel goes through each pair of a row and a column."""
+    return kernel.rows.size == 8192 and any(loop.dim.size == 8192 for loop in kernel.loops)
+
+
+def test_gradients_of_linear_attention_multiply_keys_by_values_first():
+    found = made(linear, *LONG).every
+    assert {*found.chains} == {"grad_q", "grad_k", "grad_v"} and not any(map(is_of_pairs, found.region.plan.kernels))
+    for chain in found.chains.values():
+        check(chain, ALL)
+        assert chain.steps and not {*chain.rules} & {law.name for law in PHASES["streaming"]}
+
+
+def test_the_chains_are_in_the_report_and_its_certificates():
+    report = gradients_report(made(linear, *LONG), {})
+    assert {"grad_q", "grad_k", "grad_v"} <= {one.get("of") for one in report.certificates}
+
+
+def test_of_softmax_nothing_is_searched(monkeypatch):
+    monkeypatch.setattr(searched_forms, "takes_less_time", lambda *_: pytest.fail("two kernels are one"))
+    assert not made(softmax, *LONG).every.chains
+
+
+def test_short_gradients_stay_as_derived(monkeypatch):
+    monkeypatch.setattr(searched_forms, "takes_less_time", lambda *_: pytest.fail("they take as long as launches"))
+    assert not made(linear, 1, 2, 64, 16).every.chains
+
+
+def test_a_form_is_found_on_disk(monkeypatch):
+    first = made(linear, *LONG).every
+    forget("regions")
+    monkeypatch.setattr(searched_forms, "optimize_all", lambda *_, **__: pytest.fail("searched again"))
+    again = made(linear, *LONG).every
+    assert again is not first and again.region.plan == first.region.plan and {*again.chains} == {*first.chains}
+
+
+@pytest.mark.parametrize("error", [EngineError("cut off"), NotPlannable("no certificate")])
+def test_without_another_form_the_derived_one_stays_and_that_is_kept(error, monkeypatch):
+    def none(results, *args, **keywords):
+        if keywords.get("phases"):
+            raise error
+        return search(results, *args, **keywords)
+
+    search = searched_forms.optimize_all
+    monkeypatch.setattr(searched_forms, "optimize_all", none)
+    found = made(linear, *LONG).every
+    assert not found.chains and searched_forms.is_kept_as_derived(found.region.key)
+    monkeypatch.setattr(searched_forms, "optimize_all", search)
+    forget("regions")
+    assert not made(linear, *LONG).every.chains
+
+
+def test_a_damaged_entry_is_searched_again():
+    first = made(linear, *LONG).every
+    body = disk_cache.read(first.region.key)
+    disk_cache.write(first.region.key, body | {"derivations": body["derivations"][::-1]})
+    forget("regions")
+    assert {*made(linear, *LONG).every.chains} == {*first.chains}
+
+
+def test_what_has_no_plan_as_derived_may_have_one_in_another_form(monkeypatch):
+    def none(wanted):
+        raise NotPlannable("not so")
+
+    monkeypatch.setattr(searched_forms, "plan_by_cost", none)
+    assert made(linear, *LONG).every.chains
+
+
+@pytest.mark.parametrize("function", [linear, softmax])
+def test_gradients_are_those_of_float64(function, monkeypatch):
+    monkeypatch.setattr(searched_forms, "another_form_could_pay", lambda *_: True)
+    monkeypatch.setattr(searched_forms, "takes_less_time", lambda *_: True)
+    inputs = [x.abs() for x in drawn([(1, 2, 40, 8)] * 3)]
+    assert "derived" in hold_gradients(function, inputs, "tiled")
