@@ -131,5 +131,6 @@ def _mean_equation(
         held, stored = as_stored(form, result)
         if held is mean.total / mean.log.total:
             return (Saved(result.tensor, result.term, result.order),), mean.total, stored * divisor
-    saved = saved_value(f"mean{number or ''}", mean.value, arranged(mean.total, order))
+    kind = mean.kind(result.tensor for result in forms)
+    saved = saved_value(f"mean{number or ''}", mean.value, arranged(mean.total, order), full=kind)
     return (saved,), mean.total, as_dtype(saved, mean.total.dtype) * divisor

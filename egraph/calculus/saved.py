@@ -41,10 +41,10 @@ class HasTerm(Protocol):
         ...
 
 
-def saved_value(name: str, term: Term, dims: tuple[Dim, ...], weak: str = "float32") -> Saved:
-    """A value to store: in float64 or as truth values if it is that, else in float32. weak: the dtype of a value that
-    is made of literals alone."""
-    dtype = weak if term.dtype == "float" else term.dtype if term.dtype in ("float64", "bool") else "float32"
+def saved_value(name: str, term: Term, dims: tuple[Dim, ...], weak: str = "float32", full: str = "float32") -> Saved:
+    """A value to store: in float64 or as truth values if it is that, else in `full`. weak: the dtype of a value that is
+    made of literals alone."""
+    dtype = weak if term.dtype == "float" else term.dtype if term.dtype in ("float64", "bool") else full
     return Saved(Tensor(name, dtype, tuple(d.size for d in dims)), term, dims)
 
 
@@ -263,6 +263,15 @@ class Mean:
             return whole / mantissa(rescaled_sum(dim, self.score, const(1.0)))
         present = where(eq(scale(states[0]), const(-inf)), const(0.0), whole)  # no element: the share is nothing
         return present * exp(reduce(Term.__sub__, (part.term for part in self.log.parts), scale(states[0])))
+
+    def kind(self, results: Iterable[Tensor]) -> str:
+        """The dtype in which it is stored: that of the matrix it is a mean of, if results have that dtype, too.
+
+        Results that are such means are read as they were rounded; so is this one. Its products may round their weights.
+        """
+        weight = self.weight.args[0] if self.weight.op == "cast" else self.weight
+        is_matrix = weight.op == "load" and bool(weight.dims - self.score.dims)
+        return weight.dtype if is_matrix and {weight.dtype} == {t.dtype for t in results} else "float32"
 
     @property
     def weights(self) -> list[Term]:

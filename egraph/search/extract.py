@@ -1,13 +1,13 @@
 """Extracts the cheapest term of each root from an e-graph: greedily, with the cost of a shared subterm counted once.
 
 Costs are compared in this order: whether the form does far more work than the given one, passes over the longest data,
-passes over any data, time, number of nodes. The result is deterministic. Example: of exp(x) + exp(x), one exp is
-counted.
+passes over any data, time, number of nodes. Then a class takes another node where that is made of what the roots need
+anyway. The result is deterministic. Example: of exp(x) + exp(x), one exp is counted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..terms.term import Dim, Tensor, Term
@@ -20,10 +20,12 @@ from .engine import EGraph, ENode, leafy
 class ClassChoice:
     """The best node of a class so far.
 
-    depths: nested reductions over each dim. costs: the time of every class that it needs. term: the term that it
-    builds. contracted: a reduce of it is a matrix product. excessive: it takes more time than a saved pass is worth.
+    node: itself. depths: nested reductions over each dim. costs: the time of every class that it needs. term: the term
+    that it builds. contracted: a reduce of it is a matrix product. excessive: it takes more time than a saved pass is
+    worth.
     """
 
+    node: ENode
     depths: dict[Dim, int]
     costs: dict[str, float]
     term: Term
@@ -33,8 +35,12 @@ class ClassChoice:
     @property
     def key(self) -> tuple:
         """What is compared: the smallest key is the best."""
-        passes = deepest(self.depths), max(self.depths.values(), default=0)
-        return self.excessive, *passes, sum(self.costs.values()), len(self.costs)
+        return *self.passes, sum(self.costs.values()), len(self.costs)
+
+    @property
+    def passes(self) -> tuple[bool, int, int]:
+        """What is compared first."""
+        return self.excessive, deepest(self.depths), max(self.depths.values(), default=0)
 
 
 def extract(egraph: EGraph, target: Target | None = None) -> Term:
@@ -44,8 +50,57 @@ def extract(egraph: EGraph, target: Target | None = None) -> Term:
 
 def extract_all(egraph: EGraph, target: Target | None = None) -> tuple[Term, ...]:
     """The cheapest term of each root's class. Roots share the choices of common classes."""
-    best = choices(egraph, target or Target())
-    return tuple(best[root].term for root in egraph.roots)
+    target = target or Target()
+    best = choices(egraph, target)
+    nodes = _sharing(egraph, best, target)
+    if all(best[name].node is node for name, node in nodes.items()):
+        return tuple(best[root].term for root in egraph.roots)
+    terms: dict[str, Term] = {}
+    return tuple(_term(root, egraph, nodes, terms) for root in egraph.roots)
+
+
+def _term(name: str, egraph: EGraph, nodes: dict[str, ENode], terms: dict[str, Term]) -> Term:
+    """The term of a class by the node that each class has."""
+    if name not in terms:
+        node = nodes[name]
+        terms[name] = egraph.build(node, tuple(_term(a, egraph, nodes, terms) for a in node.args))
+    return terms[name]
+
+
+def _sharing(egraph: EGraph, best: dict[str, ClassChoice], target: Target) -> dict[str, ENode]:
+    """The node of each class that the roots need. Another one than the best is taken where all roots then take less.
+
+    The best node of a class is found without its neighbours. Example: max_j (s · 30) is (max_j s) · 30, but beside
+    ⊕_j ⟨s · 30, 1⟩ it is the scale of that, which costs nothing. A reduction stays: a maximum of the very scores of a
+    state is that state's scale in each plan.
+    """
+    nodes = {name: choice.node for name, choice in best.items()}
+    times = {name: choice.costs[name] for name, choice in best.items()}
+    allowed = worthwhile(egraph.given, target)
+    needed = _needed(egraph.roots, nodes)
+    for name in sorted(needed):
+        for node in egraph.classes[name] if name in needed and nodes[name].op != "reduce" else ():
+            if node is nodes[name] or not needed.issuperset(node.args) or name in _needed(node.args, nodes):
+                continue
+            found = _choose(name, node, egraph, best, target, allowed)
+            if found is None or found.passes > best[name].passes:
+                continue
+            fewer = _needed(egraph.roots, {**nodes, name: node})
+            if found.costs[name] - times[name] < sum(times[other] for other in needed - fewer):
+                nodes[name], times[name], needed = node, found.costs[name], fewer
+    return {name: nodes[name] for name in needed}
+
+
+def _needed(names: Iterable[str], nodes: dict[str, ENode]) -> set[str]:
+    """The classes that these need, themselves included."""
+    found: set[str] = set()
+    waiting = list(names)
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += nodes[name].args
+    return found
 
 
 def choices(egraph: EGraph, target: Target) -> dict[str, ClassChoice]:
@@ -91,7 +146,7 @@ def _choose(
         costs.update(c.costs)
     costs[name] = time
     depths = _depths(node.op, node.attrs, [c.depths for c in chosen], egraph.held)
-    return ClassChoice(depths, costs, term, contracts(term), sum(costs.values()) > allowed)
+    return ClassChoice(node, depths, costs, term, contracts(term), sum(costs.values()) > allowed)
 
 
 def _depths(op: str, attrs: tuple, parts: list[dict[Dim, int]], held: frozenset[Dim] = frozenset()) -> dict[Dim, int]:

@@ -189,7 +189,7 @@ class _Search:
     def _most_plans(self) -> int:
         """How many plans are tried with one kind of change: the larger the terms, the fewer."""
         nodes = len({node for term in self._prepare(()).terms for node in subterms(term)})
-        return max(1, min(MAX_PLANS, MAX_NODES // nodes))
+        return max(1, min(MAX_PLANS, MAX_NODES // max(1, nodes)))
 
 
 # What is changed, in order, and in how many steps.

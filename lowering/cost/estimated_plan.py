@@ -19,7 +19,7 @@ from ...egraph.terms.traversal import all_dims
 from ..plan.device import H200
 from ..plan.records import Kernel, NotPlannable, Plan, Store
 from ..triton.kernel import emit
-from .joined_cost import joined_estimate, joined_kernels
+from .joined_cost import JoinedKernels, joined_estimate, joined_kernels
 from .kernel_cost import TIMING
 from .plan_cost import KernelEstimate, plan_estimate, total_seconds
 
@@ -110,15 +110,18 @@ class Estimator:
         if joined is None:
             return PlanEstimates(plan, self._of(plan))
         if joined.main not in self._known:
-            estimates = ((joined_estimate(joined, sizes), sizes) for sizes in self._sizes)
-            self._known[joined.main] = [(KernelEstimate(joined.main, joined.config, *one),) for one in estimates]
+            self._known[joined.main] = [(self._of_joined(joined, sizes),) for sizes in self._sizes]
         return PlanEstimates(plan, self._of(plan), self._of(joined.plan), joined.needs_tiles)
+
+    def _of_joined(self, joined: JoinedKernels, sizes: Mapping[str, int]) -> KernelEstimate:
+        return KernelEstimate(joined.main, joined.tiles, joined_estimate(joined, sizes), dict(sizes))
 
     def _of(self, plan: Plan) -> tuple[Launches, ...]:
         for kernel in (kernel for kernel in plan.kernels if kernel not in self._known):
             alone = replace(plan, kernels=(kernel,))
             self._known[kernel] = [plan_estimate(alone, sizes) for sizes in self._sizes]
-        return tuple(zip(*(self._known[kernel] for kernel in plan.kernels), strict=True))
+        found = [self._known[kernel] for kernel in plan.kernels]
+        return tuple(tuple(launches[n] for launches in found) for n in range(len(self._sizes)))
 
 
 def another_form_could_pay(plan: Plan, stores: Sequence[Store]) -> bool:

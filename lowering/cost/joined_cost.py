@@ -14,9 +14,10 @@ from math import ceil, prod
 from ...egraph.terms.sizes import resolve
 from ...egraph.terms.term import Dim, Term
 from ..joined.config import JoinedConfig
-from ..joined.form import JoinedBinding
+from ..joined.form import JoinedBinding, LoopSum, RowSum
 from ..joined.launch import FORMS, joined_form
 from ..plan.device import H200, HopperGpu
+from ..plan.kernel_config import TritonConfig
 from ..plan.records import Kernel, Plan
 from ..schedule.kernel_time import Sizes, steps
 from ..schedule.pipeline_time import corner
@@ -24,6 +25,7 @@ from .kernel_cost import TIMING, UNITS, Estimate
 from .traffic import ProgramTiles, traffic
 
 SUMS_AND_PRODUCTS = ("add", "sub", "mul", "neg", "cast")
+WARPS = 8  # that compute
 RATE = 0.5  # of the peak rate of products: what kernels of gradients reach
 
 
@@ -35,6 +37,11 @@ class JoinedKernels:
     main: Kernel
     binding: JoinedBinding
     config: JoinedConfig
+
+    @property
+    def tiles(self) -> TritonConfig:
+        """Its tiles, as estimates of plain kernels have them."""
+        return TritonConfig(self.config.row_tile, self.config.loop_tile, WARPS, 1)
 
     @property
     def needs_tiles(self) -> bool:
@@ -68,7 +75,7 @@ def joined_estimate(joined: JoinedKernels, sizes: Sizes, device: HopperGpu = H20
     """The time of the joined kernel alone. Raises UnknownSize."""
     kernel, loop, config = joined.main, joined.binding.loop, joined.config
     points = prod(resolve(d.size, sizes) for d in kernel.grid)
-    taken = steps(kernel, loop, config, sizes)
+    taken = steps(kernel, loop, joined.tiles, sizes)
     programs, ran = points * len(taken), points * sum(taken)
     launch = ProgramTiles(kernel, sizes, config.row_tile, config.loop_tile, (ran,), programs, device.multiprocessors)
     moved = tuple(traffic(launch, device))
@@ -86,7 +93,8 @@ def joined_estimate(joined: JoinedKernels, sizes: Sizes, device: HopperGpu = H20
 
 def _inner_sizes(binding: JoinedBinding) -> Iterator[int]:
     """For each product of a tile, the size of the dim that is neither its rows nor its columns."""
-    matrices = [s.matrix for s in (*binding.loop_sums, *binding.row_sums) if s.matrix is not None]
+    sums: list[LoopSum | RowSum] = [*binding.loop_sums, *binding.row_sums]
+    matrices = [s.matrix for s in sums if s.matrix is not None]
     yield from (_static(p.rows.inner) for p in binding.products)
     yield from (_static(matrix.inner) for matrix in matrices)
 

@@ -195,8 +195,10 @@ def joined_form(
     if found is None:
         return "no two kernels compute the same tiles, one by rows and one by columns"
     binding = bind_joined(found.main)
-    settings = binding if isinstance(binding, str) else config or config_of(binding)
-    if isinstance(binding, str) or isinstance(settings, str):
+    if isinstance(binding, str):
+        return binding
+    settings = config or config_of(binding)
+    if isinstance(settings, str):
         return settings
     reason = no_split_by_products(binding) if settings.by_products else None
     return reason or (found, binding, settings)

@@ -17,14 +17,13 @@ import torch
 from ...egraph.search.cost import volume
 from ...egraph.terms.ops import cast, const, iota, load, make
 from ...egraph.terms.term import Dim, Tensor, Term
-from ...egraph.terms.traversal import every_reduction, reduces, substitute, subterms, tensors
+from ...egraph.terms.traversal import reduces, subterms, tensors
 from ..analysis.dim_roles import (
     batch_dims,
     batch_of,
     is_contraction,
     is_long,
     loop_reductions,
-    size_key,
     state_dims,
     sum_factors,
 )
@@ -33,9 +32,8 @@ from ..analysis.nested_sums import reductions
 from ..analysis.relative_index import Table, relative_table
 from ..plan.records import NotPlannable, Store
 from ..plan.term_edits import at_place, renaming
-from ..plan.thresholds import MIN_ROWS_OF_A_PRODUCT
 from .build_loops import peel
-from .kernel_shape import choose_kernel_shape, kernel_shape
+from .kernel_shape import choose_kernel_shape
 from .normalize_terms import is_rescaled
 from .planning_state import Planning, StoredPart
 from .tabulate_lookups import lookup_table_of
@@ -62,8 +60,9 @@ def split_chosen(planning: Planning) -> Planning:
         whole = next((r for r in reduces(store.term) if r.attrs[1] == dim), None)
         if whole is None or not isinstance(dim.size, int) or dim.size % count:
             raise NotPlannable(f"{name} has no reduction over {dim} in {count} parts")
-        part, rest = Dim(f"{dim.name}_part", count), Dim(f"{dim.name}_rest", dim.size // count)
-        element = at_place(whole.args[0], dim, iota(part) * const(rest.size) + iota(rest))
+        length = dim.size // count
+        part, rest = Dim(f"{dim.name}_part", count), Dim(f"{dim.name}_rest", length)
+        element = at_place(whole.args[0], dim, iota(part) * const(length) + iota(rest))
         inner = make("reduce", (element,), (whole.attrs[0], rest))
         why = f"is summed over a {count}th of {dim} at a time, so that more programs share the work"
         before = planning
@@ -229,31 +228,6 @@ def _smallest_around(body: Term, inside: set[Term], streamed: set[Dim]) -> Term:
     return body
 
 
-def products_before_loops(planning: Planning) -> Iterable[StoredPart]:
-    """A product inside a loop that does not depend on the loop, and without which a tile could have more rows.
-
-    That is where the rows are few, because longer dims are a batch of this product.
-    """
-    store, rows = planning.focused, planning.shape.rows
-    loops = loop_reductions([store.term], planning.held_limit)
-    if rows is None or not isinstance(rows.size, int) or rows.size >= MIN_ROWS_OF_A_PRODUCT:
-        return []
-    streamed = {r.attrs[1] for r in loops}
-    for r in every_reduction([store.term]):
-        outside = is_contraction(r) and not r.dims & streamed and r not in loops
-        if outside and any(_reaches(loop.args[0], r) for loop in loops):
-            without = replace(store, term=substitute(store.term, {r: _as_if_stored(r)}))
-            other = kernel_shape((without,), planning).rows
-            if other is not None and size_key(other) > size_key(rows):
-                return [StoredPart(r, "would leave too few rows to a tile")]
-    return []
-
-
-def _as_if_stored(r: Term) -> Term:
-    dims = sorted(r.dims)
-    return load(Tensor("stored", r.dtype, tuple(d.size for d in dims)), *map(iota, dims))
-
-
 def scores_between_batches(planning: Planning) -> Iterable[StoredPart]:
     """Scores of a loop that are products for each index of one dim, while its values are products for another dim.
 
@@ -351,7 +325,6 @@ CUTS: tuple[Callable[[Planning], Iterable[StoredPart]], ...] = (
     lookups,
     scores_between_batches,
     loops_inside,
-    products_before_loops,
     row_invariants,
     relative_values,
 )

@@ -16,8 +16,9 @@ from onepass.egraph.search.engine import EngineError, SearchLimits, rule_text, s
 from onepass.egraph.search.extract import extract, passes
 from onepass.egraph.search.search import search
 from onepass.egraph.terms.evaluate import evaluate
-from onepass.egraph.terms.ops import cast, const, exp, iota, le, load, max_over, sum_over, uniform, where
+from onepass.egraph.terms.ops import cast, const, exp, iota, le, load, make, max_over, sum_over, uniform, where
 from onepass.egraph.terms.term import Dim, Tensor
+from onepass.egraph.terms.traversal import reduces
 from onepass.rules import ALL, NORMAL, PHASES
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -169,3 +170,15 @@ def test_no_pass_is_saved_by_far_more_work_than_was_written(heads, left):
     mixed = sum_over(g, tensor("w", f, g) * (weight / sum_over(j, weight)))
     found = search(normalise(sum_over(j, mixed * tensor("v", f, j, e)), NORMAL), PHASES)
     assert (found.passes_before, found.passes_after) == (3, left)
+
+
+def test_a_class_takes_another_node_that_the_roots_need_anyway():
+    """The largest s · 30 is cheapest as 30 times the largest s, but beside the state of s · 30 it is that one's scale."""
+    i, j = Dim("i", 4096), Dim("j", 4096)
+    score = make("tanh", (load(Tensor("x", "float32", (4096, 4096)), iota(i), iota(j)),)) * const(30.0)
+    largest = max_over(j, score)
+    total = sum_over(j, exp(score - largest))
+    alone = search([normalise(largest, NORMAL)], PHASES).terms
+    together = [normalise(term, NORMAL) for term in (largest + make("log", (total,)), largest / total)]
+    reductions = {r for term in search(together, PHASES).terms for r in reduces(term)}
+    assert [r.attrs[0] for r in reductions] == ["rescaled"] and [r.attrs[0] for r in reduces(alone[0])] == ["max"]
