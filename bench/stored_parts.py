@@ -2,9 +2,8 @@
 
 `python bench/stored_parts.py --out results.csv`. "own" is the plan by the planner's first guess, "chosen" the one of
 the least estimated time. `--suites cpu gpu` adds the cases of the suites, at these scales, whose plan the choice
-changes; `--gradients REGEX` adds the backward of the variants that match. Results are compared with float64.
-Milliseconds are medians with a cold L2 cache of calls that are captured as a graph of CUDA, so that no time on the host
-counts.
+changes. Results are compared with float64. Milliseconds are medians with a cold L2 cache of calls that are captured as
+a graph of CUDA, so that no time on the host counts.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The laws, grouped by modules; README.md says how to write one.
 
-NORMAL rewrites terms from left to right. PHASES saturate the e-graph one after another; GRADIENTS stand for them where
-derivatives are searched, which read the states of softmax that the forward has saved. ADDED are the laws of NORMAL
-that treat an added -∞ as an absent element. OPTIONAL are used only if a user gives them. DEMOTION is not searched with:
+NORMAL rewrites terms from left to right. PHASES saturate the e-graph one after another; gradients, which read what the
+forward saves of its softmax, are searched by the first of them, and by WEIGHTED. ADDED are the laws of NORMAL that
+treat an added -∞ as an absent element. OPTIONAL are used only if a user gives them. DEMOTION is not searched with:
 plans are read back by it. No law mentions attention.
 """
 
@@ -12,7 +12,7 @@ LAYOUT = layout.NORMAL
 NORMAL = (*layout.NORMAL, *scalar.NORMAL, *mask.NORMAL, *reductions.NORMAL, *softmax.NORMAL)
 ADDED = mask.ADDED
 PHASES = {"algebra": (*matmul.ALGEBRA, *reductions.ALGEBRA, *scalar.ALGEBRA), "streaming": streaming.STREAMING}
-GRADIENTS = {"algebra": (*PHASES["algebra"], *reductions.WEIGHTED)}
+WEIGHTED = reductions.WEIGHTED
 OPTIONAL = softmax.OPTIONAL
 DEMOTION = demotion.DEMOTION
 # A score that is shifted twice, by a maximum and by a maximum of what is left, is shifted by one.
@@ -62,5 +62,5 @@ TURNED = (exponentials.exponential_leaves_addends,)
 # numbers from one another first.
 WEIGHTS_FIRST = (*exponentials.BEFORE_FACTORS, *scalar.LARGE_ONES_MEET)
 DIRECTED = (*SHIFT_FREE, *GATHERED, *SEPARATED, *WEIGHTS_FIRST)
-SEARCHED = (*PHASES["algebra"], *PHASES["streaming"], *GRADIENTS["algebra"])
+SEARCHED = (*PHASES["algebra"], *PHASES["streaming"], *WEIGHTED)
 ALL = tuple(dict.fromkeys((*NORMAL, *SEARCHED, *OPTIONAL, *DIRECTED, *DEMOTION)))

@@ -119,5 +119,6 @@ ALGEBRA = (
     shift_out_of_max,
     difference_out_of_max,
 )
-# Only of gradients: these have differences of matrices that are products of others.
+# Only of gradients in half precision (onepass/training/searched_forms.py): multiplied out, what is left of a difference
+# may be less than what float32 loses of its parts.
 WEIGHTED = (weighted_sum_of_sum, weighted_sum_of_difference)

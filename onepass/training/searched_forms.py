@@ -16,13 +16,17 @@ from ..compiler.optimize import optimize_all
 from ..compiler.optimized import Optimized, plan_by_cost
 from ..egraph.derivation import ledger
 from ..egraph.derivation.certificate import Derivation
+from ..egraph.rewrite.rule import Rule
 from ..egraph.search.engine import EngineError
-from ..egraph.terms.term import TermError
+from ..egraph.terms.term import FLOATS, Term, TermError
+from ..egraph.terms.traversal import subterms
+from ..graph.program import Program
 from ..lowering.cost.estimated_plan import another_form_could_pay, takes_less_time
 from ..lowering.executors import triton_missing
+from ..lowering.plan.dtypes import HALVES
 from ..lowering.plan.records import NotPlannable, Plan, Store
 from ..lowering.readback.check_plan import checked
-from ..rules import GRADIENTS
+from ..rules import PHASES, WEIGHTED
 
 AS_DERIVED = "as derived"  # in what the disk keeps: the form stays
 
@@ -78,7 +82,7 @@ def plan_of_gradients(
     own = _planned(wanted)
     if not as_derived and _is_worth_a_search(own, wanted):
         with suppress(NotPlannable, EngineError):
-            phases = {name: ledger.proved(laws) for name, laws in GRADIENTS.items()}
+            phases = {"algebra": ledger.proved(_laws(found.program, wanted))}
             other = optimize_all(wanted, found.options.rules, phases=phases, without=found.options.without)
             if isinstance(own, NotPlannable) or takes_less_time(other.plan, own, wanted):
                 _keep(key, names, other)
@@ -99,6 +103,27 @@ def _planned(wanted: Sequence[Store]) -> Plan | NotPlannable:
 
 def _is_worth_a_search(own: Plan | NotPlannable, wanted: Sequence[Store]) -> bool:
     return isinstance(own, NotPlannable) or (not triton_missing() and another_form_could_pay(own, wanted))
+
+
+def _laws(program: Program, wanted: Sequence[Store]) -> tuple[Rule, ...]:
+    """The laws of a search. Differences are multiplied out only where what float32 loses is less than the rounding of
+    the inputs: all of these are of half precision, and no difference is multiplied by itself.
+    """
+    dtypes = {entry.meta.dtype for entry in program.inputs if entry.meta.dtype in FLOATS}
+    safe = dtypes <= {*HALVES} and not any(map(_multiplies_difference_by_itself, wanted))
+    return (*PHASES["algebra"], *WEIGHTED) if safe else PHASES["algebra"]
+
+
+def _multiplies_difference_by_itself(store: Store) -> bool:
+    """Example: a squared distance, whose parts may be much larger than it is."""
+    products = (node for node in subterms(store.term) if node.op == "mul")
+    return any(_added(node.args[0]) & _added(node.args[1]) for node in products)
+
+
+def _added(term: Term) -> set[Term]:
+    """The sums and differences that a term is made of by arithmetic."""
+    inside = subterms(term, lambda node: node.op not in ("add", "sub", "mul", "div", "neg", "cast"))
+    return {node for node in inside if node.op in ("add", "sub")}
 
 
 def _chains(found: Optimized, wanted: Sequence[Store]) -> dict[str, Derivation]:

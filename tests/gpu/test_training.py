@@ -136,6 +136,95 @@ def test_many_tiles(kind):
             check(kind, inputs_of(kind, 2048, 2048, width), deterministic)
 
 
+def padded(q, k, v, lengths):
+    keep = torch.arange(k.shape[-2], device=k.device) < lengths[:, None]
+    return (q @ k.mT / 8).masked_fill(~keep[:, None, None, :], -math.inf).softmax(-1) @ v
+
+
+def padded_before(q, k, v, lengths):
+    """Causal as well. A mask of all rows and columns is given to the region."""
+    before = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
+    keep = (torch.arange(k.shape[-2], device=k.device) < lengths[:, None])[:, None, None, :] & before
+    return (q @ k.mT / 8).masked_fill(~keep, -math.inf).softmax(-1) @ v
+
+
+def linear(q, k, v):
+    weights = torch.relu(q) @ torch.relu(k).mT
+    return (weights @ v) / (weights.sum(-1, keepdim=True) + 1)
+
+
+def linear_in_order(q, k, v):
+    return (q @ k.mT).tril() @ v / q.shape[-2]
+
+
+def near(q, k, v):
+    return torch.softmax(-(q[..., None, :] - k[..., None, :, :]).square().mean(-1), -1) @ v
+
+
+def difference(one, left, two, right, v):
+    first, second = (torch.softmax(q @ k.mT / 8, -1) for q, k in ((one, left), (two, right)))
+    return first @ v - 0.2 * (second @ v)
+
+
+def capped(q, k, v):
+    return (torch.tanh(q @ k.mT / 8 / 20) * 20).softmax(-1) @ v
+
+
+def with_sink(q, k, v, sink):
+    score = kept(q @ k.mT / 8, torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril())
+    both = torch.cat([score, sink.reshape(1, -1, 1, 1).expand(*score.shape[:3], 1)], -1)
+    return torch.softmax(both, -1)[..., :-1] @ v
+
+
+def alignment(q, k, v, pair):
+    """The gradient of the pair bias sums over the rows of an alignment, which are few programs for each tile."""
+    return (q @ k.mT / 8 + pair).softmax(-1) @ v
+
+
+def batched(length, width=64, count=3):
+    return [(BATCH, HEADS, length, width)] * count
+
+
+LENGTHS = torch.tensor([640, 77])
+BEYOND = {
+    "padded keys": (padded, [*batched(640), LENGTHS]),
+    "padded keys, causal": (padded_before, [*batched(640), LENGTHS]),
+    "padded keys, 128 columns": (padded, [*batched(640, 128), LENGTHS]),
+    "linear": (linear, batched(1024)),
+    "linear, long": (linear, batched(4096)),
+    "linear in order": (linear_in_order, batched(1024)),
+    "near": (near, batched(512, 32)),
+    "difference": (difference, batched(1024, 64, 5)),
+    "capped": (capped, batched(1024)),
+    "sink": (with_sink, [*batched(1024), (HEADS,)]),
+    "alignment": (alignment, [*[(1, 128, 4, 256, 32)] * 3, (1, 1, 4, 256, 256)]),
+}
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.xdist_group(n)) for n in BEYOND])
+def test_gradients_of_what_is_no_plain_softmax(name):
+    """As near to float64 as eager's own, by kernels."""
+    torch.manual_seed(3)
+    torch._dynamo.reset()
+    function, shapes = BEYOND[name]
+    draw = lambda shape: torch.randn(shape, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    inputs = [x.cuda() if isinstance(x, torch.Tensor) else draw(x) for x in shapes]
+    compiled = torch.compile(function, backend="onepass", dynamic=False, options={"strict": True, "libraries": False})
+    wide = [x.detach().double().requires_grad_() if x.is_floating_point() else x for x in inputs]
+    of = lambda given: [x for x in given if x.requires_grad]
+    result = compiled(*inputs)
+    cotangent = torch.randn_like(result)
+    ours = torch.autograd.grad(result, of(inputs), cotangent)
+    exact = torch.autograd.grad(function(*wide), of(wide), cotangent.double())
+    eager = torch.autograd.grad(function(*inputs), of(inputs), cotangent)
+    for number, (one, own, best) in enumerate(zip(ours, eager, exact, strict=True)):
+        assert off(one, best) <= 3 * off(own, best) + 4e-3, number
+    (region,) = onepass.reports()[-1].regions
+    assert region.backward.startswith("derived")
+    if torch.cuda.get_device_capability() == (9, 0) and name.startswith("padded"):
+        assert "gluon" in region.backward_ran, region.backward_ran
+
+
 def test_kernels_are_compiled_before_they_are_called(monkeypatch, tmp_path):
     """By threads, while the rest is compiled: no call finds that it has to compile a kernel itself."""
     knobs, by_thread = pytest.importorskip("triton").knobs, []

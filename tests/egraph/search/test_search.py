@@ -173,7 +173,7 @@ def test_no_pass_is_saved_by_far_more_work_than_was_written(heads, left):
 
 
 def test_a_class_takes_another_node_that_the_roots_need_anyway():
-    """The largest s · 30 is cheapest as 30 times the largest s, but beside the state of s · 30 it is that one's scale."""
+    """The largest s · 30 is cheapest as 30 times the largest s; beside the state of s · 30 it is that one's scale."""
     i, j = Dim("i", 4096), Dim("j", 4096)
     score = make("tanh", (load(Tensor("x", "float32", (4096, 4096)), iota(i), iota(j)),)) * const(30.0)
     largest = max_over(j, score)

@@ -8,7 +8,7 @@ from onepass.egraph.derivation.certificate import check
 from onepass.egraph.search.engine import EngineError
 from onepass.lowering.plan.records import NotPlannable
 from onepass.process_state import forget
-from onepass.rules import ALL, PHASES
+from onepass.rules import ALL, PHASES, WEIGHTED
 from onepass.training import searched_forms
 from onepass.training.plans import training
 from onepass.training.report import gradients_report
@@ -50,6 +50,25 @@ def test_gradients_of_linear_attention_multiply_keys_by_values_first():
     for chain in found.chains.values():
         check(chain, ALL)
         assert chain.steps and not {*chain.rules} & {law.name for law in PHASES["streaming"]}
+
+
+def squared(q, k, v):
+    """Weights without a softmax, by distances: their parts may be much larger than they are."""
+    return (q[..., None, :] - k[..., None, :, :]).square().sum(-1) @ v
+
+
+@pytest.mark.parametrize("function, dtype, used", [
+    (linear, torch.bfloat16, True), (linear, torch.float16, True), (linear, torch.float32, False),
+    (squared, torch.bfloat16, False),
+])  # fmt: skip
+def test_differences_are_multiplied_out_only_where_that_loses_less_than_rounding(function, dtype, used, monkeypatch):
+    asked = []
+    laws = searched_forms._laws
+    monkeypatch.setattr(searched_forms, "another_form_could_pay", lambda *_: True)
+    monkeypatch.setattr(searched_forms, "_laws", lambda *given: asked.append(laws(*given)) or asked[-1])
+    assert not isinstance(training(text_of(function, 1, 2, 256, 32, dtype=dtype), (True, True, True)), str)
+    (found,) = asked
+    assert ({*WEIGHTED} <= {*found}) == used and {*PHASES["algebra"]} <= {*found}
 
 
 def test_the_chains_are_in_the_report_and_its_certificates():
