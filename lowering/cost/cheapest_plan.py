@@ -105,7 +105,8 @@ class _Search:
             if one.plan is not taken.plan:
                 rows = (f"rows {d} for results over {', '.join(map(str, sorted(over)))}" for over, d in one.choice.rows)
                 computed = in_order(one.choice.computed, self._prepare(one.choice.rows).terms)
-                yield Alternative(one.choice.stored, one.share_of(taken), tuple(rows), computed)
+                parts = (f"{name} in {count} parts of {dim}" for name, dim, count in one.choice.split)
+                yield Alternative(one.choice.stored, one.share_of(taken), (*rows, *parts), computed)
 
     # What is changed: each gives choices that could pay
 
@@ -133,7 +134,7 @@ class _Search:
 
     def share_without(self, taken: _Found, saved: SavedTime, start: _Found) -> float | None:
         """The time of the plan without these parts, in times of the one taken; None if it was not tried."""
-        again = PlanChoice(taken.choice.stored, taken.choice.computed | {*saved.terms}, taken.choice.rows)
+        again = replace(taken.choice, computed=taken.choice.computed | {*saved.terms})
         wanted = replace(taken.choice, stored=(), split=()) if saved.by_cost else again
         return next((one.share_of(taken) for one in (start, *self.tried) if one.choice == wanted), None)
 
@@ -157,7 +158,11 @@ class _Search:
                 wanted = H200.multiprocessors / _programs(kernel, launches[0], self._sizes[-1])
                 if plain and (count := _parts(loop.dim, wanted)) > 1:
                     one = (kernel.stores[0].output.name, loop.dim, count)
-                    yield replace(found.choice, split=(*found.choice.split, one))
+                    if self._bytes_of_parts(kernel.stores[0], count) <= max(MAX_STORED_BYTES, found.needed[-1]):
+                        yield replace(found.choice, split=(*found.choice.split, one))
+
+    def _bytes_of_parts(self, store: Store, count: int) -> int:
+        return 4 * count * prod(resolve(d.size, self._sizes[-1]) for d in store.order)
 
     def _could_pay(self, found: _Found, chosen: Sequence[Candidate]) -> bool:
         """Whether these candidates take little memory, and two launches that move each byte once could be faster."""
@@ -206,9 +211,10 @@ def _programs(kernel: Kernel, launch: KernelEstimate, sizes: Mapping[str, int]) 
 
 
 def _parts(dim: Dim, wanted: float) -> int:
-    """Equal parts of a dim, of two indices at least: as many as wanted, or the most; 1 where there are none."""
+    """Equal parts of a dim, of two indices at least: as many as wanted or up to four times more, or else fewer; 1 where
+    there are none."""
     size = dim.size if isinstance(dim.size, int) else 1
-    counts = [n for n in range(1, size // 2 + 1) if size % n == 0]
+    counts = [n for n in range(1, size // 2 + 1) if size % n == 0 and n <= 4 * wanted]
     return next((n for n in counts if n >= wanted), max(counts, default=1))
 
 

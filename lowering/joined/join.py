@@ -21,6 +21,7 @@ from ...egraph.terms.index_simplify import simplify_index
 from ...egraph.terms.ops import const, iota, load, make, sum_over, where
 from ...egraph.terms.term import Dim, Tensor, Term
 from ...egraph.terms.traversal import all_dims, rebuild, rename_dims, subterms, tensors
+from ..analysis.product_terms import const_value
 from ..analysis.softmax_scaling import LOG2_E
 from ..hopper.score_offsets import addends
 from ..masks.loop_ranges import block_map, conjunction, conjuncts, ranges
@@ -157,9 +158,22 @@ def _mirror(kept: Kernel, turned: Kernel) -> _Turn | None:
     if taken & ({d for s in turned.stores for d in all_dims(s.term)} - {*turn.dims}):
         return None
     mine, theirs = {*_kept_pairs(one, None)}, {*_kept_pairs(other, turn)}
-    same = mine <= theirs and not any(one.dim in part.dims for part in theirs - mine)
+    same = mine <= theirs and all(_is_behind(kept, part) for part in theirs - mine)
     shared = {*_products(kept, None)} & {*_products(turned, turn)}
     return turn if same and shared else None
+
+
+def _is_behind(kernel: Kernel, part: Term) -> bool:
+    """Whether the kernel's results are 0 where this part of a guard, which lacks the loop's dim, is false."""
+    return kernel.loops[0].dim not in part.dims and all(part in _guards_behind(store) for store in kernel.stores)
+
+
+def _guards_behind(store: Store) -> tuple[Term, ...]:
+    """What a result is 0 without."""
+    term = store.term
+    while term.op == "cast":
+        term = term.args[0]
+    return conjuncts(term.args[0]) if term.op == "where" and const_value(term.args[2], None) == 0 else ()
 
 
 def _places(kept: Kernel, turned: Kernel) -> dict[Dim, tuple[Dim, Dim]] | None:

@@ -17,7 +17,7 @@ import torch
 from ...egraph.search.cost import volume
 from ...egraph.terms.ops import cast, const, iota, load, make
 from ...egraph.terms.term import Dim, Tensor, Term
-from ...egraph.terms.traversal import reduces, subterms, tensors
+from ...egraph.terms.traversal import all_dims, reduces, subterms, tensors
 from ..analysis.dim_roles import (
     batch_dims,
     batch_of,
@@ -35,7 +35,7 @@ from ..plan.term_edits import at_place, renaming
 from .build_loops import peel
 from .kernel_shape import choose_kernel_shape
 from .normalize_terms import is_rescaled
-from .planning_state import Planning, StoredPart
+from .planning_state import Planning, StoredPart, unused_name
 from .tabulate_lookups import lookup_table_of
 
 MIN_STORED_SUMS = 2**17  # from which a launch costs less than what a few tiles of rows would do again
@@ -60,11 +60,12 @@ def split_chosen(planning: Planning) -> Planning:
         whole = next((r for r in reduces(store.term) if r.attrs[1] == dim), None)
         if whole is None or not isinstance(dim.size, int) or dim.size % count:
             raise NotPlannable(f"{name} has no reduction over {dim} in {count} parts")
-        length = dim.size // count
-        part, rest = Dim(f"{dim.name}_part", count), Dim(f"{dim.name}_rest", length)
+        length, taken = dim.size // count, {d.name for term in planning.terms for d in all_dims(term)}
+        part = Dim(unused_name(f"{dim.name}_part", taken), count)
+        rest = Dim(unused_name(f"{dim.name}_rest", taken), length)
         element = at_place(whole.args[0], dim, iota(part) * const(length) + iota(rest))
         inner = make("reduce", (element,), (whole.attrs[0], rest))
-        why = f"is summed over a {count}th of {dim} at a time, so that more programs share the work"
+        why = f"is summed in {count} parts of {dim}, so that more programs share the work"
         before = planning
         planning, read = planning.with_load(inner, planning.index(name), why, (part, *store.order))
         total = make("reduce", (read,), (whole.attrs[0], part))

@@ -16,7 +16,6 @@ from ...egraph.terms.printing import show
 from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import all_dims, every_reduction, rebuild, reduces, substitute, subterms
 from ..analysis.dim_roles import nodes_between, product_sides
-from ..analysis.exact_products import native
 from ..analysis.nested_sums import (
     ZERO,
     Nest,
@@ -52,11 +51,6 @@ def rename_shadowed_dims(planning: Planning) -> Planning:
 def reassociate_divisors(planning: Planning) -> Planning:
     """A pass: divisors move to the factor that has their dims."""
     return planning.with_terms(with_divisors_reassociated)
-
-
-def separate_addends(planning: Planning) -> Planning:
-    """A pass: matrices of half precision that are added before they are multiplied are multiplied apart."""
-    return planning.with_terms(with_addends_separated)
 
 
 def sums_of_one_as_axes(planning: Planning) -> Planning:
@@ -257,44 +251,6 @@ def _quotients(body: Term) -> Iterator[tuple[Term, Term, Term]]:
         pairs = (body.args[0].args, body.args[0].args[::-1])
         suited = [(x, y) for x, y in pairs if c.dims <= y.dims and not x.dims <= c.dims]
         yield from ((x, y, c) for x, y in sorted(suited, key=lambda pair: not reduces(pair[1])))
-
-
-# Addends
-
-
-def with_addends_separated(root: Term) -> Term:
-    """The same term with Σ_j (a - b) · w as a · Σ_j w - Σ_j b · w, where a lacks j, and w lacks a dim of a and b.
-
-    Σ_j (a + b) · w likewise. An example is Σ_j (q[i, d] - k[j, d]) · p[i, j], the gradient of a distance. The
-    difference is a number for each row, column and d, while b · w is a product of two matrices. Only where a and b are
-    of half precision: what float32 loses of the sums is less than their rounding.
-    """
-    return _with_reductions(root, _with_addend_separated)
-
-
-def _with_addend_separated(r: Term) -> Term:
-    monoid, j = r.attrs
-    if monoid != "sum" or r.args[0].op != "mul":
-        return r
-    for x, w in (r.args[0].args, r.args[0].args[::-1]):
-        if x.op in ("add", "sub") and j in w.dims and _is_no_matrix(x, w, j):
-            parts = [_summed(addend, w, j) for addend in x.args]
-            made = make(x.op, tuple(parts))
-            return made if (made.dims, made.dtype) == (r.dims, r.dtype) else r
-    return r
-
-
-def _is_no_matrix(x: Term, w: Term, j: Dim) -> bool:
-    """Whether two addends are matrices of halves with a dim that w lacks, of which one alone has j."""
-    fixed, moving = sorted(x.args, key=lambda addend: j in addend.dims)
-    apart = (moving.dims - fixed.dims, fixed.dims - moving.dims)
-    is_pair = j in apart[0] and bool(apart[1] & w.dims) and bool((fixed.dims & moving.dims) - w.dims)
-    return is_pair and all(native(addend) is not None for addend in x.args)
-
-
-def _summed(addend: Term, w: Term, j: Dim) -> Term:
-    """Σ_j addend · w, with an addend that lacks j outside."""
-    return sum_over(j, addend * w) if j in addend.dims else addend * sum_over(j, w)
 
 
 # Sums of sums

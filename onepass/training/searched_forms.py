@@ -28,6 +28,7 @@ from ..lowering.plan.records import NotPlannable, Plan, Store
 from ..lowering.readback.check_plan import checked
 from ..rules import PHASES, WEIGHTED
 
+SUMS_AND_PRODUCTS = ("add", "sub", "mul", "div", "neg", "cast", "reduce", "load", "iota", "const")
 AS_DERIVED = "as derived"  # in what the disk keeps: the form stays
 
 
@@ -81,13 +82,12 @@ def plan_of_gradients(
         return known.plan, _chains(known, wanted)
     own = _planned(wanted)
     if not as_derived and _is_worth_a_search(own, wanted):
-        with suppress(NotPlannable, EngineError):
-            phases = {"algebra": ledger.proved(_laws(found.program, wanted))}
-            other = optimize_all(wanted, found.options.rules, phases=phases, without=found.options.without)
-            if isinstance(own, NotPlannable) or takes_less_time(other.plan, own, wanted):
+        with suppress(EngineError):  # which may be of this process alone
+            other = _searched(found, wanted)
+            if other is not None and (isinstance(own, NotPlannable) or takes_less_time(other.plan, own, wanted)):
                 _keep(key, names, other)
                 return other.plan, _chains(other, wanted)
-        keep_as_derived(key)
+            keep_as_derived(key)
     if isinstance(own, NotPlannable):
         raise own
     return own, {}
@@ -107,10 +107,12 @@ def _is_worth_a_search(own: Plan | NotPlannable, wanted: Sequence[Store]) -> boo
 
 def _laws(program: Program, wanted: Sequence[Store]) -> tuple[Rule, ...]:
     """The laws of a search. Differences are multiplied out only where what float32 loses is less than the rounding of
-    the inputs: all of these are of half precision, and no difference is multiplied by itself.
+    the inputs: all of these are of half precision, gradients are sums and products alone, and no difference is
+    multiplied by itself. Of a softmax, a product rounds the weights: their error would grow with both parts.
     """
     dtypes = {entry.meta.dtype for entry in program.inputs if entry.meta.dtype in FLOATS}
-    safe = dtypes <= {*HALVES} and not any(map(_multiplies_difference_by_itself, wanted))
+    plain = all(node.op in SUMS_AND_PRODUCTS for store in wanted for node in subterms(store.term))
+    safe = plain and dtypes <= {*HALVES} and not any(map(_multiplies_difference_by_itself, wanted))
     return (*PHASES["algebra"], *WEIGHTED) if safe else PHASES["algebra"]
 
 
@@ -124,6 +126,15 @@ def _added(term: Term) -> set[Term]:
     """The sums and differences that a term is made of by arithmetic."""
     inside = subterms(term, lambda node: node.op not in ("add", "sub", "mul", "div", "neg", "cast"))
     return {node for node in inside if node.op in ("add", "sub")}
+
+
+def _searched(found: Fused, wanted: Sequence[Store]) -> Optimized | None:
+    """Another form of the gradients; None if none has a plan and a certificate. Raises EngineError."""
+    phases = {"algebra": ledger.proved(_laws(found.program, wanted))}
+    try:
+        return optimize_all(wanted, found.options.rules, phases=phases, without=found.options.without)
+    except NotPlannable:
+        return None
 
 
 def _chains(found: Optimized, wanted: Sequence[Store]) -> dict[str, Derivation]:

@@ -201,6 +201,18 @@ def test_kernels_that_keep_other_pairs_are_not_joined(plans):
     assert join(replace(plan, kernels=tuple(changed if k is other else k for k in plan.kernels))) is None
 
 
+def test_a_guard_that_results_of_the_other_kernel_lack_joins_nothing():
+    """One result sums over all rows, the other over kept columns: no mask stands behind the first loop."""
+
+    def both(q, k, a, b, kept):
+        weights = torch.exp(q @ k.mT * 0.1)
+        return weights.mT @ a, weights.masked_fill(~kept[:, None, None, :], 0) @ b
+
+    inputs = [torch.empty(2, 4, LENGTH, 16, dtype=torch.bfloat16) for _ in range(4)]
+    program = program_of(both, *inputs, torch.empty(2, LENGTH, dtype=torch.bool))
+    assert join(compiled_region.make(program, Options(), (), {}).plan) is None
+
+
 def test_kernels_that_read_one_another_are_not_joined(plans):
     plan = plans("full")
     first, second = [k for k in plan.kernels if k.loops]

@@ -4,14 +4,16 @@ What no kernel can compute with the rest is stored in any case.
 """
 
 import pytest
+import torch
 
-from onepass.egraph.terms.ops import exp, iota, load, sum_over
+from onepass.egraph.terms.ops import exp, iota, load, make, sum_over
 from onepass.egraph.terms.term import Dim, Tensor, Term
 from onepass.egraph.terms.traversal import subterms, tensors
-from onepass.lowering.plan.records import Store
+from onepass.lowering.plan.records import NotPlannable, Store
 from onepass.lowering.planning.planner import plan_stores, plan_with, prepared
 from onepass.lowering.planning.planning_state import PlanChoice, StoredPart
 from onepass.lowering.readback.check_plan import check
+from onepass.lowering.tiled.executor import tiled_results
 from tests.support.attention_terms import one_pass
 from tests.support.read_plans import plans_of
 from tests.variants import every
@@ -75,3 +77,43 @@ def test_a_stored_sum_is_read_by_every_store_under_other_names_of_dims():
 def test_what_no_store_has_is_not_stored():
     planning = prepared([Store(exp(read("x", I)), Tensor("out", "float32", (600,)), (I,))])
     assert planning.with_stored(StoredPart(read("y", I), "is nowhere")) is planning
+
+
+# Reductions in parts
+
+PARTED = Dim("b", 24)
+
+
+def in_parts(monoid: str, count: int, dtype: str = "float32", *names: str):
+    """The plan of a reduction over 24 in so many parts, and the stores. names: of dims of the result."""
+    x = load(Tensor("x", dtype, (24, 40, 30)), iota(PARTED), iota(Dim("i", 40)), iota(Dim("j", 30)))
+    axes = (Dim("i", 40), Dim("j", 30), *(Dim(name, 24 // count) for name in names))
+    total = make("reduce", (x,), (monoid, PARTED))
+    for dim in axes[2:]:
+        total = total + load(Tensor(dim.name, dtype, (dim.size,)), iota(dim))
+    stores = [Store(total, Tensor("out", dtype, tuple(d.size for d in axes)), axes)]
+    return plan_with(prepared(stores), choice=PlanChoice(split=(("out", PARTED, count),))), stores
+
+
+@pytest.mark.parametrize("count", [2, 4, 12])
+@pytest.mark.parametrize("monoid", ["sum", "max", "min", "prod"])
+def test_a_reduction_in_parts_is_the_reduction(monoid, count):
+    plan, stores = in_parts(monoid, count)
+    check(plan, stores)
+    (part,) = parts(plan)
+    assert part.output.shape == (count, 40, 30) and part.order[0].size == count
+    values = {"x": torch.randn(24, 40, 30, generator=torch.Generator().manual_seed(0))}
+    (found,) = tiled_results(plan, values)
+    exact = {"sum": torch.sum, "prod": torch.prod, "max": torch.amax, "min": torch.amin}[monoid]
+    torch.testing.assert_close(found, exact(values["x"], 0))
+
+
+def test_dims_of_parts_have_names_of_their_own():
+    plan, stores = in_parts("sum", 4, "float32", "b_rest")
+    check(plan, stores)
+    assert {d.size for d in parts(plan)[0].order} == {4, 40, 30}
+
+
+def test_parts_that_are_not_equal_are_refused():
+    with pytest.raises(NotPlannable, match="in 7 parts"):
+        in_parts("sum", 7)
