@@ -65,7 +65,7 @@ def split_chosen(planning: Planning) -> Planning:
         rest = Dim(unused_name(f"{dim.name}_rest", taken), length)
         element = at_place(whole.args[0], dim, iota(part) * const(length) + iota(rest))
         inner = make("reduce", (element,), (whole.attrs[0], rest))
-        why = f"is summed in {count} parts of {dim}, so that more programs share the work"
+        why = f"is reduced in {count} parts of {dim}, so that more programs share the work"
         before = planning
         planning, read = planning.with_load(inner, planning.index(name), why, (part, *store.order))
         total = make("reduce", (read,), (whole.attrs[0], part))

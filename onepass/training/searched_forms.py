@@ -74,8 +74,8 @@ def plan_of_gradients(
 ) -> tuple[Plan, Mapping[str, Derivation]]:
     """The plan of gradients, and the chain from each to what the plan computes; no chains where they stay as derived.
 
-    They are searched where estimates say that another form could pay, and no two of their kernels run as one. The form
-    that is found is taken where its plan takes less time. Arguments as for `optimized_together`. Raises NotPlannable.
+    They are searched where estimates say that another form could pay. The form that is found is taken where its plan
+    takes less time. Arguments as for `optimized_together`. Raises NotPlannable.
     """
     as_derived = is_kept_as_derived(key)
     if not as_derived and (known := _restored(key, names, found, wanted)) is not None:
