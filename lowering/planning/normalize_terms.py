@@ -223,9 +223,9 @@ def _with_reductions(root: Term, change: Callable[[Term], Term]) -> Term:
 def with_divisors_reassociated(root: Term) -> Term:
     """The same term with each sum of (a / c) · b or of (a · b) / c as one of a · (b · (1 / c)), where b has c's dims.
 
-    In the first case a lacks some of them. An example is Σ_j (v[j, e] / c[i]) · p[i, j], where c normalizes the weights
-    p by row: v / c would be another matrix for each row i. As v · (p · (1 / c)) it is a product of two matrices again.
-    The price is one multiplication for each element of b.
+    (a / c) · b is rewritten only where a lacks a dim of c. An example is Σ_j (v[j, e] / c[i]) · p[i, j], where c
+    normalizes the weights p by row: v / c would be another matrix for each row i. As v · (p · (1 / c)) it is a product
+    of two matrices again. The price is one multiplication for each element of b.
     """
     return _with_reductions(root, _with_divisor_reassociated)
 

@@ -38,7 +38,7 @@ def is_kept_as_derived(key: str) -> bool:
 
 
 def keep_as_derived(key: str) -> None:
-    """Says so to later processes."""
+    """Keeps on disk that a search has found nothing better for the derivatives of this key."""
     disk_cache.write(key, {AS_DERIVED: True})
 
 
@@ -108,7 +108,8 @@ def _is_worth_a_search(own: Plan | NotPlannable, wanted: Sequence[Store]) -> boo
 def _laws(program: Program, wanted: Sequence[Store]) -> tuple[Rule, ...]:
     """The laws of a search. Differences are multiplied out only where what float32 loses is less than the rounding of
     the inputs: all of these are of half precision, gradients are sums and products alone, and no difference is
-    multiplied by itself. Of a softmax, a product rounds the weights: their error would grow with both parts.
+    multiplied by itself. In gradients of a softmax a product rounds the weights, and that error would be relative to
+    each of the parts, not to their difference.
     """
     dtypes = {entry.meta.dtype for entry in program.inputs if entry.meta.dtype in FLOATS}
     plain = all(node.op in SUMS_AND_PRODUCTS for store in wanted for node in subterms(store.term))
