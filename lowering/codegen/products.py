@@ -27,7 +27,7 @@ from .matrix_products import (
     first_fitting,
     multiply,
 )
-from .ops import TileValue, floating_loads_below
+from .ops import TileValue, atom, floating_loads_below
 from .relative_products import by_skewed_products, by_skewed_weights
 from .tile_extents import MIN_EXTENT_OF_A_MATRIX
 from .tiles import Tiles
@@ -116,8 +116,8 @@ def multiply_and_sum(writer: Tiles, sum_: Contraction) -> TileValue:
     is_too_large = len(dims) >= MAX_DIMS_OF_A_SUM and least > MAX_ELEMENTS_OF_A_SUM
     if is_too_large or (writer.lead and len(dims) > MAX_DIMS_OF_A_SUM):
         raise NotPlannable(f"a sum of products over {len(dims)} dims of a tile at once is left to torch")
-    factors = [writer.hoisted(v, dims) for v in values] + ([sum_.weight] if sum_.weight else [])
-    text = " * ".join(f"{writer.align(v, dims)}{_to_float32(writer, v)}" for v in factors)
+    factors = [*values, *([sum_.weight] if sum_.weight else [])]
+    text = " * ".join(_in_tile(writer, part, dims) for part in _by_dims(factors, dims))
     text += _no_product_of_matrices(sum_, dims)
     product = writer.spread(TileValue(text, dims) if text else TileValue("1.0", (), "float"), (sum_.dim,))
     present = _present(writer, sum_)
@@ -125,6 +125,29 @@ def multiply_and_sum(writer: Tiles, sum_: Contraction) -> TileValue:
         product = writer.where(present, product, "0.0")
     text = writer.call("sum", product.text, axis=product.dims.index(sum_.dim))
     return added(writer, sum_.into, TileValue(text, tuple(d for d in product.dims if d != sum_.dim)))
+
+
+def _by_dims(factors: Sequence[TileValue], dims: tuple[Dim, ...]) -> list[list[TileValue]]:
+    """Factors of a tile, apart: in one of three dims those are together that have no more than two, and the same ones.
+
+    They are multiplied before the tile is: x[i, j, d] · (a[i, j] · b[i, j]) is one product for each element, not two.
+    """
+    if len(dims) < MAX_DIMS_OF_A_SUM:
+        return [[factor] for factor in factors]
+    found: dict[object, list[TileValue]] = {}
+    for number, factor in enumerate(factors):
+        key = factor.dims if 1 < len(factor.dims) < len(dims) else number
+        found.setdefault(key, []).append(factor)
+    return list(found.values())
+
+
+def _in_tile(writer: Tiles, factors: Sequence[TileValue], dims: tuple[Dim, ...]) -> str:
+    """The product of factors that have the same dims, as it broadcasts against a tile."""
+    if len(factors) == 1:
+        [factor] = factors
+        return f"{writer.align(writer.hoisted(factor, dims), dims)}{_to_float32(writer, factor)}"
+    text = " * ".join(f"{atom(factor.text)}{_to_float32(writer, factor)}" for factor in factors)
+    return writer.align(TileValue(text, factors[0].dims), dims)
 
 
 def _no_product_of_matrices(sum_: Contraction, dims: Sequence[Dim]) -> str:

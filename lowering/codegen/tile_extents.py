@@ -19,6 +19,7 @@ from ..plan.records import Kernel, NotPlannable
 from .dialect import Dialect
 
 MIN_EXTENT_OF_A_MATRIX = 16  # of every dim of a product of matrices
+THREADS_OF_A_WARP = 32
 WIDEST_PATTERN = 64  # half-precision numbers in the 128 bytes after which shared memory's widest pattern repeats
 
 
@@ -126,13 +127,30 @@ def may_have_rows_last(kernel: Kernel, nodes: Collection[Term]) -> bool:
     return kernel.rows in dims_of_matrices(kernel, nodes) and not any(store.places for store in kernel.stores)
 
 
-def needs_three_dims(kernel: Kernel, roots: Sequence[Term], placed: set[Dim]) -> bool:
-    """Whether anything but a product of matrices is computed over three dims of a tile at once.
+def tiles_of_three_dims(kernel: Kernel, roots: Sequence[Term], placed: set[Dim]) -> list[frozenset[Dim]]:
+    """The dims of tiles of three dims or more that are computed at once by anything but a product of matrices.
 
     Examples: a difference of vectors for each row and column, or a product with a factor that has the summed dim, rows
     and columns. placed: dims with one place in a tile.
     """
-    return any(len(dims - placed) > 2 for dims in _dims_outside_of_matrices(kernel, roots))
+    found = (frozenset(dims - placed) for dims in _dims_outside_of_matrices(kernel, roots))
+    return [dims for dims in found if len(dims) > 2]
+
+
+def columns_of_cubes(kernel: Kernel, nodes: Collection[Term]) -> frozenset[Dim]:
+    """The dims of loops over which tiles of three dims are summed: of rows, columns and a resident dim.
+
+    As the first axis of a tile such a dim lies in the registers of a thread, and its sum needs no other thread: Triton
+    gives threads the last axes. None where the resident dim has fewer places than a warp has threads: there this order
+    was measured to take twice the time. None where a resident dim is the first axis.
+    """
+    placed = {*kernel.grid, *kernel.around}
+    loops = {loop.dim for loop in kernel.loops if loop.tile}
+    sums = ((dim, {dim}.union(*sides)) for dim, sides in _sums(kernel, nodes) if any(len(key) > 1 for key in sides))
+    cubes = [(dim, cube - placed) for dim, cube in sums if dim in loops and len(cube - placed) > 2]
+    placed |= {*kernel.tiled, *loops}
+    wide = all(prod(map(power_of_two, cube - placed)) >= THREADS_OF_A_WARP for _, cube in cubes)
+    return frozenset(dim for dim, _ in cubes) if wide and not leading_dims(kernel, nodes) else frozenset()
 
 
 def places_outside_of_matrices(kernel: Kernel, roots: Sequence[Term], chunks: Mapping[Dim, int]) -> int:

@@ -22,7 +22,7 @@ from ..plan.records import BlockMap, Kernel, NotPlannable
 from .dialect import TRITON, Dialect
 from .ops import TileValue, atom
 from .signature import Signature
-from .tile_extents import resident_extents
+from .tile_extents import columns_of_cubes, resident_extents
 
 Built = TypeVar("Built")
 
@@ -96,6 +96,7 @@ class Tiles(ABC):
         self.resident = resident_extents(kernel, nodes, self.serial_dims, self.dialect)
         self.resident |= self.chunked
         self.rows = kernel.tiled
+        self.first = columns_of_cubes(kernel, nodes)
         columns = dict.fromkeys(loop.dim for loop in kernel.loops if loop.tile)
         self.tile_dims = self._in_order([*columns, *(d for d in self.resident if d not in self.lead)])
         self.blocks = {kernel.rows: kernel.row_tile} if kernel.rows else {}
@@ -103,8 +104,10 @@ class Tiles(ABC):
 
     def _in_order(self, others: list[Dim]) -> tuple[Dim, ...]:
         """The one order of axes in all tiles."""
-        rows = [*self.rows]
-        return (*self.lead, *(others + rows if self.facts.rows_last else rows + others))
+        rows, columns = [*self.rows], [d for d in others if d in self.first]
+        if self.facts.rows_last:
+            return (*self.lead, *others, *rows)
+        return (*self.lead, *columns, *rows, *(d for d in others if d not in self.first))
 
     def half_of(self, dim: Dim) -> Dim | None:
         """A dim of half the columns, in the place of the whole one; None if no tile holds that without padding."""

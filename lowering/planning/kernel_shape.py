@@ -21,6 +21,7 @@ from ..analysis.dim_roles import (
     compared_dims,
     cube_work,
     is_long,
+    is_product,
     loop_reductions,
     paired_dims,
     private_dims,
@@ -120,14 +121,23 @@ class DimFacts:
         return [d for d in self.order if d in again or d in held]
 
     def _short_values(self) -> list[Dim]:
-        """Short dims that only values carry; of a kernel without loops the last one, if no product has it as a side."""
+        """Short dims that only values carry; of a kernel without loops the last one, if no product has it as a side.
+
+        It has to save something there: a result has it as its last axis, or a sum lacks it and would be done again, or
+        is a product of matrices with it.
+        """
         most = 2 * self.held_limit if self.loops else self.held_limit
         values = [d for d in self.order if d in self.private and d not in self.outside]
         short = [d for d in values if not is_long(d, most) and d.size != 1]
         if self.loops:
             return sorted(short, key=lambda d: d not in self.multiplied)  # the last ones are held first
         others = paired_dims(self.terms) | beside_long(self.terms, most)
-        return [d for d in short if d not in others][-1:]
+        return [d for d in short if d not in others and self._saves(d)][-1:]
+
+    def _saves(self, dim: Dim) -> bool:
+        """Whether a tile of a kernel without loops saves something where it holds the dim."""
+        is_last = any(order and order[-1] == dim for order in self.orders)
+        return is_last or any(dim not in r.dims or is_product(r) for r in reductions(self.terms))
 
 
 def _fitting(dims: list[Dim], orders: list[tuple[Dim, ...]], limit: int) -> list[Dim]:
