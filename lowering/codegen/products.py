@@ -117,7 +117,7 @@ def multiply_and_sum(writer: Tiles, sum_: Contraction) -> TileValue:
     if is_too_large or (writer.lead and len(dims) > MAX_DIMS_OF_A_SUM):
         raise NotPlannable(f"a sum of products over {len(dims)} dims of a tile at once is left to torch")
     factors = [*values, *([sum_.weight] if sum_.weight else [])]
-    text = " * ".join(_in_tile(writer, part, dims) for part in _by_dims(factors, dims))
+    text = " * ".join(_in_tile(writer, group, dims) for group in _by_dims(factors, dims))
     text += _no_product_of_matrices(sum_, dims)
     product = writer.spread(TileValue(text, dims) if text else TileValue("1.0", (), "float"), (sum_.dim,))
     present = _present(writer, sum_)
@@ -128,9 +128,10 @@ def multiply_and_sum(writer: Tiles, sum_: Contraction) -> TileValue:
 
 
 def _by_dims(factors: Sequence[TileValue], dims: tuple[Dim, ...]) -> list[list[TileValue]]:
-    """Factors of a tile, apart: in one of three dims those are together that have no more than two, and the same ones.
+    """The factors of a tile, in groups that are multiplied with each other first.
 
-    They are multiplied before the tile is: x[i, j, d] · (a[i, j] · b[i, j]) is one product for each element, not two.
+    In a tile of three dims, factors that have the same two dims are a group: x[i, j, d] · (a[i, j] · b[i, j]) takes one
+    multiplication for each element of the tile, not two. Every other factor is a group of its own.
     """
     if len(dims) < MAX_DIMS_OF_A_SUM:
         return [[factor] for factor in factors]

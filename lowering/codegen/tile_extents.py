@@ -138,11 +138,11 @@ def tiles_of_three_dims(kernel: Kernel, roots: Sequence[Term], placed: set[Dim])
 
 
 def columns_of_cubes(kernel: Kernel, nodes: Collection[Term]) -> frozenset[Dim]:
-    """The dims of loops over which tiles of three dims are summed: of rows, columns and a resident dim.
+    """The loops' dims over which tiles of rows, columns and resident dims are summed; they become the first axis.
 
-    As the first axis of a tile such a dim lies in the registers of a thread, and its sum needs no other thread: Triton
-    gives threads the last axes. None where the resident dim has fewer places than a warp has threads: there this order
-    was measured to take twice the time. None where a resident dim is the first axis.
+    Triton lays the last axes of a tile over threads and warps. The first axis is then in the registers of one thread,
+    which sums it alone; as the middle axis it crossed warps. The set is empty where the resident dims have fewer places
+    than a warp has threads (this order took twice the time there, on one H200), and where a tile has leading dims.
     """
     placed = {*kernel.grid, *kernel.around}
     loops = {loop.dim for loop in kernel.loops if loop.tile}

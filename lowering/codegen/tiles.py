@@ -96,18 +96,17 @@ class Tiles(ABC):
         self.resident = resident_extents(kernel, nodes, self.serial_dims, self.dialect)
         self.resident |= self.chunked
         self.rows = kernel.tiled
-        self.first = columns_of_cubes(kernel, nodes)
         columns = dict.fromkeys(loop.dim for loop in kernel.loops if loop.tile)
-        self.tile_dims = self._in_order([*columns, *(d for d in self.resident if d not in self.lead)])
+        others = [*columns, *(d for d in self.resident if d not in self.lead)]
+        self.tile_dims = self._in_order(others, columns_of_cubes(kernel, nodes))
         self.blocks = {kernel.rows: kernel.row_tile} if kernel.rows else {}
         self.blocks |= {d: f"{d.name}_tile" for d in kernel.columns} | {x.dim: x.tile for x in kernel.loops if x.tile}
 
-    def _in_order(self, others: list[Dim]) -> tuple[Dim, ...]:
-        """The one order of axes in all tiles."""
-        rows, columns = [*self.rows], [d for d in others if d in self.first]
-        if self.facts.rows_last:
-            return (*self.lead, *others, *rows)
-        return (*self.lead, *columns, *rows, *(d for d in others if d not in self.first))
+    def _in_order(self, others: list[Dim], first: Collection[Dim]) -> tuple[Dim, ...]:
+        """The one order of axes in all tiles. first: those of the others that stand before the rows in any case."""
+        before, behind = [d for d in others if d in first], [d for d in others if d not in first]
+        rows = [*self.rows]
+        return (*self.lead, *before, *(behind + rows if self.facts.rows_last else rows + behind))
 
     def half_of(self, dim: Dim) -> Dim | None:
         """A dim of half the columns, in the place of the whole one; None if no tile holds that without padding."""

@@ -121,10 +121,8 @@ class DimFacts:
         return [d for d in self.order if d in again or d in held]
 
     def _short_values(self) -> list[Dim]:
-        """Short dims that only values carry; of a kernel without loops the last one, if no product has it as a side.
-
-        It has to save something there: a result has it as its last axis, or a sum lacks it and would be done again, or
-        is a product of matrices with it.
+        """Short dims that only values carry; of a kernel without loops the last one that is no side of a product, if
+        holding it saves something.
         """
         most = 2 * self.held_limit if self.loops else self.held_limit
         values = [d for d in self.order if d in self.private and d not in self.outside]
@@ -135,7 +133,11 @@ class DimFacts:
         return [d for d in short if d not in others and self._saves(d)][-1:]
 
     def _saves(self, dim: Dim) -> bool:
-        """Whether a tile of a kernel without loops saves something where it holds the dim."""
+        """Whether a kernel without loops saves something by holding the dim, instead of having it on the grid.
+
+        It does where the dim is the last axis of a result, where a sum lacks it and would be done again, and where a
+        sum is a product of matrices. Example: a batch of heads that all tensors have saves nothing.
+        """
         is_last = any(order and order[-1] == dim for order in self.orders)
         return is_last or any(dim not in r.dims or is_product(r) for r in reductions(self.terms))
 

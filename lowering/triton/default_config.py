@@ -108,9 +108,10 @@ TRITON_DEFAULTS = (
     TritonDefault(element_bytes=8, config=TritonConfig(16, 16, 4, 1)),
 )
 THREE_DIMS = TritonConfig(16, 16, 8, 1)  # for tiles of rows by loop by resident dims
-# The same for one resident dim of halves. Columns lie in a thread's registers, and it sums them as it makes them.
-# Measured on one H200 for 64 places, gradients of distances and of additive scores: 0.40 and 0.54 of the time.
-CUBES_OF_HALVES = {64: TritonConfig(32, 16, 4, 1), 128: TritonConfig(32, 16, 8, 1)}  # by the most places of that dim
+# The same for inputs of half precision and one resident dim of up to so many places, where a thread sums columns alone.
+# Measured on one H200 for 64 places, gradients of distances and of additive scores: 0.39 to 0.53 of the time of
+# THREE_DIMS. For 128 places twice the warps have as many numbers for each thread.
+CUBES_OF_HALVES = {64: TritonConfig(32, 16, 4, 1), 128: TritonConfig(32, 16, 8, 1)}
 PRODUCT_IN_HALVES = TritonConfig(64, 16, 4, 1)  # without a loop, where a matrix of up to 64 columns is split in halves
 
 
@@ -157,7 +158,10 @@ def default_for(kernel: Kernel, architecture: str, count: int = 0) -> TritonConf
 
 
 def _of_cubes(kernel: Kernel, nodes: Collection[Term], cubes: Collection[Collection[Dim]], bytes_: int) -> TritonConfig:
-    """For tiles of three dims or more. Wider ones than are measured would not fit the registers."""
+    """For tiles of three dims or more. cubes: the dims of each. bytes_: of an element of the widest input.
+
+    THREE_DIMS is for all that was not measured: with larger tiles, the float32 numbers of a thread could spill.
+    """
     placed = {*kernel.tiled, *(loop.dim for loop in kernel.loops)}
     resident = [[d for d in cube if d not in placed] for cube in cubes]
     if bytes_ > 2 or not columns_of_cubes(kernel, nodes) or any(len(dims) != 1 for dims in resident):
