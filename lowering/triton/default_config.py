@@ -160,14 +160,22 @@ def default_for(kernel: Kernel, architecture: str, count: int = 0) -> TritonConf
 def _of_cubes(kernel: Kernel, nodes: Collection[Term], cubes: Collection[Collection[Dim]], bytes_: int) -> TritonConfig:
     """For tiles of three dims or more. cubes: the dims of each. bytes_: of an element of the widest input.
 
-    THREE_DIMS is for all that was not measured: with larger tiles, the float32 numbers of a thread could spill.
+    THREE_DIMS is for all that was not measured: with larger tiles, the float32 numbers of a thread could spill. A tile
+    that is loaded with all three dims does: it is there at once, while one that is computed is made as it is summed.
     """
     placed = {*kernel.tiled, *(loop.dim for loop in kernel.loops)}
     resident = [[d for d in cube if d not in placed] for cube in cubes]
-    if bytes_ > 2 or not columns_of_cubes(kernel, nodes) or any(len(dims) != 1 for dims in resident):
+    if any(len(dims) != 1 for dims in resident) or bytes_ > 2 or _are_loaded(cubes, nodes):
+        return THREE_DIMS
+    if not columns_of_cubes(kernel, nodes):
         return THREE_DIMS
     places = max(power_of_two(d) for [d] in resident)
     return next((config for most, config in CUBES_OF_HALVES.items() if places <= most), THREE_DIMS)
+
+
+def _are_loaded(cubes: Collection[Collection[Dim]], nodes: Collection[Term]) -> bool:
+    """Whether a tile of one of these is read from memory, and not computed from smaller ones."""
+    return any(n.op == "load" and n.dims.issuperset(cube) for n in nodes for cube in cubes)
 
 
 def _with_stages_that_fit(config: TritonConfig, row_bytes: int, architecture: str) -> TritonConfig:

@@ -7,11 +7,14 @@ import re
 import pytest
 import torch
 
+from onepass.graph.trace import program_of
 from onepass.lowering.codegen.tile_extents import columns_of_cubes
 from onepass.lowering.plan.queries import nodes
 from onepass.lowering.triton.default_config import CUBES_OF_HALVES, THREE_DIMS, default_for
 from onepass.lowering.triton.kernel import emit
+from onepass.translate.translate import translate
 from tests.support.backwards import backward_of, drawn, hold_gradients, kernel_of, leaves, parts
+from tests.support.plans import own_plan
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -72,6 +75,17 @@ def test_a_product_of_matrices_has_its_rows_first():
 def test_tiles_of_halves_are_as_large_as_registers_allow(width, dtype, config):
     plan = backward_of(distances, *of(distances, width=width, dtype=dtype))
     assert {default_for(k, "sm_90") for k in plan.kernels if columns_of_cubes(k, nodes(k))} == {config}
+
+
+def test_a_tile_that_is_loaded_with_three_dims_is_small():
+    """All of it is in registers at once, so that a tile of 32 rows spilled."""
+
+    def pairs(q, k, v):
+        return torch.einsum("hij,hijd->hid", torch.softmax(q @ k.mT, -1), v)
+
+    inputs = [torch.empty(*shape, dtype=torch.bfloat16) for shape in ((8, 512, 64), (8, 512, 64), (8, 512, 512, 64))]
+    (kernel,) = own_plan(translate(program_of(pairs, *inputs)).results).kernels
+    assert columns_of_cubes(kernel, nodes(kernel)) and default_for(kernel, "sm_90") == THREE_DIMS
 
 
 def test_a_short_batch_of_stored_scores_is_on_the_grid():
