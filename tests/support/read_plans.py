@@ -11,10 +11,10 @@ from onepass.compiler import compiled_region, optimized
 from onepass.compiler.options import Options
 from onepass.lowering.plan.records import Plan, Store
 from onepass.training import plans as training
-from onepass.training import tangent_plans
+from onepass.training import searched_forms, tangent_plans
 
 Asked = tuple[tuple[Store, ...], Plan]
-CHECKING = (optimized, training, tangent_plans)  # modules that let plans be read back
+CHECKING = (optimized, searched_forms, tangent_plans)  # modules that let plans be read back
 
 
 @contextmanager
@@ -22,6 +22,7 @@ def recorded() -> Iterator[list[Asked]]:
     """What is read back inside of the block."""
     found: list[Asked] = []
     checked = optimized.checked
+    assert all(module.checked is checked for module in CHECKING)
 
     def spy(plan: Plan, asked) -> Plan:
         found.append((tuple(asked), plan))
