@@ -402,7 +402,7 @@ NO_PLAN = Message(
 MEASURED_SLOWER = Message(
     "OP502",
     "measured",
-    "an earlier run measured both: these calls as Inductor compiles them took {share} of the plan's time",
+    "an earlier run measured both: these calls, which Inductor compiles now, took {share} of the plan's time",
     'options={"libraries": False} fuses it all the same',
 )
 NOT_DERIVED = Message(

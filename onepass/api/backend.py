@@ -78,7 +78,8 @@ class Backend:
     def __call__(self, gm: fx.GraphModule, example_inputs, **given):
         if given:
             raise OptionError(f"{', '.join(given)} given twice: to onepass_backend(...), and to torch.compile")
-        again = self.options.inner == "inductor" and may_recompile(example_inputs)
+        may_change = self.options.inner == "inductor" and self.options.required == "nothing"
+        again = may_change and may_recompile(example_inputs)
         original = deepcopy(gm.graph) if again else None
         run, report = self._compiled(gm, example_inputs, partial(publish, require=self.options.required))
         if original is None or not report.regions:

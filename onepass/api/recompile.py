@@ -23,10 +23,9 @@ _LOCK = lock()
 
 
 def may_recompile(example_inputs: Sequence[object]) -> bool:
-    """Whether calls that Inductor compiles are a rival for a graph with such inputs: on a GPU, with fixed sizes."""
-    tensors = [x for x in example_inputs if isinstance(x, torch.Tensor)]
+    """Whether calls that Inductor compiles are a rival for a graph with such inputs: tensors with fixed sizes."""
     known = not any(isinstance(x, torch.SymInt) or _has_symbols(x) for x in example_inputs)
-    return known and any(x.is_cuda for x in tensors)
+    return known and any(isinstance(x, torch.Tensor) for x in example_inputs)
 
 
 def _has_symbols(value: object) -> bool:

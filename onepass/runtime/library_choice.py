@@ -1,7 +1,7 @@
-"""Rivals of a plan: torch's own kernels for regions of their form, the original calls where values are small, and on a
-GPU these calls as Inductor compiles them, unless what they have to move takes longer than the plan.
+"""Rivals of a plan: torch's own kernels for regions of their form, the original calls where values are small, and
+these calls as Inductor compiles them, unless it is known that the plan takes less time.
 
-Where these calls won, the next graph with such a region keeps them, so that Inductor compiles them with the rest.
+Where the calls won, the next graph with such a region keeps them, so that Inductor compiles them with the rest.
 
 A rival is compared with the plan's results and timed against the plan once for each class of sizes (powers of two).
 The faster one is kept, in the process and on disk. Nothing is measured while a graph is captured. A plan that must be
@@ -30,6 +30,7 @@ from .region_call import RegionCall, Tensors
 
 MAX_BYTES_OF_A_VALUE = {"cpu": 256 << 20, "cuda": 32 << 20}  # that the original calls may make to be tried
 MAX_SHARE_OF_TIME = 0.9  # a rival is taken if it needs at most this share of the plan's time
+LEAST_SHARE_OF_CALLS = 1 / 3  # of the time of the calls one by one, that they take on a CPU as Inductor compiles them
 SECONDS_OF_A_MEASUREMENT = 0.03
 MIN_RUNS, MAX_RUNS = 3, 10  # of one measurement
 LONG_RUN = 0.25  # seconds of a run that is long enough to be the only one
@@ -53,7 +54,8 @@ def rivals(found: Fused, tensors: Tensors, call: RegionCall) -> dict[str, execut
             known[kernel.name] = _library(kernel)
     if max(made_bytes(found.program, call.sizes), default=0) <= MAX_BYTES_OF_A_VALUE.get(device, 0):
         known[executors.ORIGINAL] = executors.original
-    if device == "cuda" and options.inner == "inductor" and not found.program.symbols and not found.program.draws:
+    compiles = options.inner == "inductor" and not found.program.symbols and not found.program.draws
+    if compiles and (device == "cuda" or executors.ORIGINAL in known):
         known[executors.COMPILED] = executors.compiled
     return known
 
@@ -83,13 +85,14 @@ def _library(kernel: library_kernels.LibraryKernel) -> executors.Prepare:
 
 
 def share_of_compiled(found: Fused) -> float | None:
-    """The share of the plan's time that the calls took as Inductor compiles them, where they were measured to be the
-    fastest for the region's fixed sizes, and would run now."""
+    """The share of the plan's time that the calls took, where they were measured to be the fastest for the region's
+    fixed sizes, and Inductor would compile them now. On a CPU they may have been measured one by one."""
     options, device = found.options, torch.device(found.program.inputs[0].meta.device)
     if not options.libraries or options.executor != "auto" or torch.are_deterministic_algorithms_enabled():
         return None
     name, part = Measured.read(found.key).choices.get(size_class(device, {}), ("", 1.0))
-    return part if name == executors.COMPILED else None
+    one_by_one = name == executors.ORIGINAL and device.type == "cpu" and options.inner == "inductor"
+    return part if name == executors.COMPILED or one_by_one else None
 
 
 def size_class(device: torch.device, sizes: dict[str, int]) -> str:
@@ -114,9 +117,9 @@ def fastest(
     Raises what the original calls raise for an index out of range, which the program itself does.
     """
     taken = known if known > LONG_RUN or not others else seconds(own, tensors)
-    times = {}
+    times: dict[str, float] = {}
     for name, run in others.items():
-        if least.get(name, 0.0) > MAX_SHARE_OF_TIME * taken:
+        if least.get(name, 0.0) > MAX_SHARE_OF_TIME * taken or not _is_worth_a_try(name, times, taken, tensors):
             continue
         try:
             if wrong(name, run(tensors)) is None:
@@ -127,6 +130,15 @@ def fastest(
     name = min(times, key=times.__getitem__, default="")
     part = times[name] / max(taken, 1e-9) if name else 1.0
     return (name, part) if part <= MAX_SHARE_OF_TIME else ("", 1.0)
+
+
+def _is_worth_a_try(name: str, times: Mapping[str, float], taken: float, tensors: Tensors) -> bool:
+    """Whether a rival can win that is only now compiled, which takes seconds on a CPU: not where the calls one by one
+    won, which Inductor compiles then without a comparison, and not where they take many times as long as the plan."""
+    if name != executors.COMPILED or tensors[0].is_cuda or executors.ORIGINAL not in times:
+        return True
+    calls = times[executors.ORIGINAL]
+    return calls > MAX_SHARE_OF_TIME * taken > LEAST_SHARE_OF_CALLS * calls
 
 
 def share_of_step(taken: float, step: executors.Run, tensors: Tensors, least: float) -> float:

@@ -1,9 +1,9 @@
 """How a region runs in training: its forward with saved values, and its backward, each by a plan of its own.
 
 A forward that cannot run by its plan gives the original results and no saved values; its backward then computes the
-region again. So it is on a CPU for small values, where both were measured to be faster. On a GPU a step of both plans
-is timed beside one of the calls as Inductor compiles them; where these win, the next graph keeps them. Invariant: a
-backward never reads a value that the forward has not computed.
+region again. A step of both plans is timed beside one of the calls as Inductor compiles them; where these win, the next
+graph keeps them. So it does on a CPU where autograd alone had the faster backward. Invariant: a backward never reads a
+value that the forward has not computed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def size_class(training: Training, device: torch.device, sizes: Mapping[str, int
 
 
 def _may_leave(found: Fused, tensors: Tensors, call: RegionCall) -> bool:
-    """Whether the calls may be left to Inductor, and a step can be timed now: not while a graph is captured."""
+    """Whether the calls may be left to Inductor, and that be decided now: not while a graph is captured."""
     if tensors[0].is_cuda and torch.cuda.is_current_stream_capturing():
         return False
     return executors.COMPILED in library_choice.rivals(found, tensors, call)
@@ -79,7 +79,9 @@ class ForwardRunner(Runner):
         size = size_class(self.training, tensors[0].device, call.sizes)
         if tensors[0].is_cuda or executors.ORIGINAL not in library_choice.rivals(self.found, tensors, call):
             return None
-        if size in self.training.by_autograd and size not in self.choices:
+        if size in self.training.by_autograd and size not in self.choices and _may_leave(self.found, tensors, call):
+            self._choose(size, (executors.ORIGINAL, self.training.by_autograd[size]))
+        elif size in self.training.by_autograd and size not in self.choices:
             own = executors.EXECUTORS[TILED.name](self.found, tensors, call)
             rival = {executors.ORIGINAL: executors.original(self.found, tensors, call)}
             self._choose(size, library_choice.fastest(own, rival, tensors, lambda *_: None))
@@ -159,7 +161,8 @@ class BackwardRunner(Runner):
     ) -> bool:
         decided = super()._decided(name, run, results, tensors, call)
         self._tell_forward(tensors, call)
-        self._time_for_forward(run, tensors, call)
+        if decided or tensors[0].is_cuda:
+            self._time_for_forward(run, tensors, call)
         return decided
 
     def _time_for_forward(self, run: executors.Run, tensors: Tensors, call: RegionCall) -> None:
@@ -177,9 +180,9 @@ class BackwardRunner(Runner):
 
     def _tell_forward(self, tensors: Tensors, call: RegionCall) -> None:
         """Where autograd was faster, the forward need not save anything."""
-        rival, _ = self.choices.get(library_choice.size_class(tensors[0].device, call.sizes), ("", 1.0))
+        rival, part = self.choices.get(library_choice.size_class(tensors[0].device, call.sizes), ("", 1.0))
         if rival == executors.ORIGINAL:
-            self.training.by_autograd.add(size_class(self.training, tensors[0].device, call.sizes))
+            self.training.by_autograd[size_class(self.training, tensors[0].device, call.sizes)] = part
 
     def order(self, device: torch.device, call: RegionCall) -> dict[str, tuple[str, executors.Prepare]]:
         """As for a region; by autograd where the forward has run by its original calls."""

@@ -61,7 +61,8 @@ class Training:
 
     written: the results as the forward computes them, where `captured` has torch's derivatives. without: operations
     that are not differentiated. fell_back: the forward did not run by its plan, so no backward may read saved values.
-    by_autograd: classes of sizes of which a backward was measured to be faster by autograd, which reads nothing saved.
+    by_autograd: classes of sizes of which a backward was measured to be faster by autograd, which reads nothing saved,
+    with the part of the plan's time that it took.
     originals: those of them of which the forward runs the original calls, too, and no backward may read saved values.
     seconds_of_backward: by class of sizes, of its first backward that was timed.
     """
@@ -74,7 +75,7 @@ class Training:
     without: frozenset[str]
     stores: BackwardStores
     fell_back: bool = False
-    by_autograd: set[str] = field(default_factory=set)
+    by_autograd: dict[str, float] = field(default_factory=dict)
     originals: set[str] = field(default_factory=set)
     seconds_of_backward: dict[str, float] = field(default_factory=dict)
     backwards: dict[tuple[Flags, Flags], Backward | None] = field(default_factory=dict)

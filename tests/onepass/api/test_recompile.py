@@ -85,6 +85,38 @@ def test_a_capture_compiles_nothing(capturing, monkeypatch):
     assert run() == ("first" if capturing else "second")
 
 
-def test_graphs_on_a_cpu_and_with_symbols_are_compiled_once():
-    assert not recompile.may_recompile([torch.randn(2)])
+def test_graphs_with_symbols_or_without_tensors_are_compiled_once():
+    assert recompile.may_recompile([torch.randn(2)])
     assert not recompile.may_recompile([])
+    seen = []
+    backend = lambda graph, inputs: seen.append(recompile.may_recompile(inputs)) or graph
+    torch.compile(lambda x: x + 1, backend=backend, dynamic=True)(torch.randn(5))
+    assert seen == [False]
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_on_a_cpu_calls_that_are_faster_one_by_one_are_left_to_inductor(trained, monkeypatch):
+    """Nothing is compiled to find that out: Inductor compiles them with the rest of the graph at the next call."""
+    monkeypatch.setattr(library_choice, "fastest", lambda *_: (executors.ORIGINAL, 0.5))
+    for name in ("compiled", "compiled_step"):
+        monkeypatch.setattr(executors, name, lambda *_: lambda tensors: pytest.fail("calls were compiled on their own"))
+    compiled, given = torch.compile(two, backend="onepass"), [x.requires_grad_(trained) for x in inputs()]
+    for _ in range(4):
+        results, exact = compiled(*given), two(*(x.double() for x in given))
+        torch.testing.assert_close([x.double() for x in results], [*exact], rtol=1e-4, atol=1e-5)
+        if trained:
+            found, right = (torch.autograd.grad(sum(x.sum() for x in of), given) for of in (results, exact))
+            torch.testing.assert_close(found, right, rtol=1e-4, atol=1e-4)
+    first, last = onepass.reports()
+    assert (first.fused, last.fused) == (2, 0)
+    assert {refused.code for refused in last.refusals} == {"OP502"}
+
+
+def test_a_graph_that_has_to_be_fused_stays_so(monkeypatch):
+    monkeypatch.setattr(library_choice, "fastest", lambda *_: (executors.ORIGINAL, 0.5))
+    compiled, given = torch.compile(two, backend="onepass", options={"require": "all"}), inputs()
+    with torch.no_grad():
+        for _ in range(4):
+            compiled(*given)
+        assert calls_of_onepass(lambda: compiled(*given)) == 2
+    assert len(onepass.reports()) == 1

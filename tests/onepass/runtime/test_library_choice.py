@@ -117,6 +117,25 @@ def test_a_rival_whose_bytes_take_too_long_is_not_tried(monkeypatch):
     assert library_choice.fastest(timed(1.0, one), {"compiled": tried}, [one], right, {"compiled": 0.91}) == ("", 1.0)
 
 
+@pytest.mark.parametrize(
+    "calls, compiled, wanted",
+    [
+        (0.8, None, (executors.ORIGINAL, 0.8)),  # the graph's compiler compiles them, too
+        (2.5, 0.6, (executors.COMPILED, 0.6)),
+        (0.95, 0.95, ("", 1.0)),
+        (3.5, None, ("", 1.0)),  # a third of that is more than the plan takes
+    ],
+)
+def test_on_a_cpu_calls_are_compiled_only_where_they_may_win(calls, compiled, wanted, monkeypatch):
+    monkeypatch.setattr(library_choice, "seconds", lambda run, tensors, **_: run.seconds)
+    one, tried = torch.ones(3), []
+    rival = lambda given: tried.append(given) or [one]
+    rival.seconds = compiled
+    others = {executors.ORIGINAL: timed(calls, one), executors.COMPILED: rival}
+    assert library_choice.fastest(timed(1.0, one), others, [one], lambda *_: None) == wanted
+    assert bool(tried) is (compiled is not None)
+
+
 @pytest.mark.parametrize("with_host, found", [(False, 0.001), (True, 0.002)])
 def test_on_a_gpu_the_host_is_hidden_or_counts(monkeypatch, with_host, found):
     """The host takes 2 ms of a run and the device 1 ms, which shows once the device has waited for 2 ms."""
@@ -239,19 +258,21 @@ def test_the_original_calls_are_no_rival_where_their_values_are_large(monkeypatc
     assert max(traffic.made_bytes(found.program, {})) == 2 * 2 * 24 * 24 * 4
     inputs = [torch.randn(2, 2, 24, 16)]
     call = type("Call", (), {"sizes": {}, "deterministic": False})
-    assert set(library_choice.rivals(found, inputs, call)) == {"sdpa flash", "the original calls"}
+    calls = {executors.ORIGINAL, executors.COMPILED}
+    assert set(library_choice.rivals(found, inputs, call)) == {"sdpa flash", *calls}
     monkeypatch.setitem(library_choice.MAX_BYTES_OF_A_VALUE, "cpu", 2 * 2 * 24 * 24 * 4 - 1)
     assert set(library_choice.rivals(found, inputs, call)) == {"sdpa flash"}
 
 
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
 @pytest.mark.parametrize("options, wanted", [({}, True), ({"inner": "eager"}, False), ({"libraries": False}, False)])
-def test_compiled_calls_are_a_rival_on_a_gpu(options, wanted):
-    device = type("Device", (), {"type": "cuda"})
-    on_a_gpu = [type("OnAGpu", (), {"device": device})]
+def test_compiled_calls_are_a_rival(options, wanted, kind):
+    device = type("Device", (), {"type": kind})
+    given = [type("Given", (), {"device": device})]
     call = type("Call", (), {"sizes": {}, "deterministic": False})
     inputs = [torch.randn(2, 2, 24, 16) for _ in range(3)]
     found = compiled_region.make(program_of(plain, *inputs), Options(**options))
-    assert ("the original calls, compiled" in library_choice.rivals(found, on_a_gpu, call)) is wanted
+    assert ("the original calls, compiled" in library_choice.rivals(found, given, call)) is wanted
 
 
 @pytest.mark.parametrize("stored", [3, {"cpu": 1}, [["a"]], {"cpu": ["x", "y"]}, {"cpu": ["nobody", 0.5]}])
@@ -268,7 +289,9 @@ def test_a_damaged_choice_is_no_choice(stored):
     "options, choice, wanted",
     [
         ({}, ("the original calls, compiled", 0.4), 0.4),
-        ({}, ("the original calls", 0.4), None),
+        ({}, ("the original calls", 0.4), 0.4),
+        ({"inner": "eager"}, ("the original calls", 0.4), None),
+        ({}, ("sdpa flash", 0.4), None),
         ({}, ("", 1.0), None),
         ({"libraries": False}, ("the original calls, compiled", 0.4), None),
         ({"executor": "tiled"}, ("the original calls, compiled", 0.4), None),
