@@ -28,11 +28,15 @@ SOFTMAXES = frozenset({"softmax", "_softmax", "_safe_softmax"})
 
 @dataclass(frozen=True)
 class Traced:
-    """A function's ATen graph with one result; inputs: a placeholder for each tensor, in order."""
+    """A function's ATen graph with one result; inputs: a placeholder for each tensor, in order.
+
+    sinks: scores of no key, which the softmax would have beside those of keys.
+    """
 
     graph: fx.Graph
     inputs: tuple[fx.Node, ...]
     result: fx.Node
+    sinks: fx.Node | None = None
 
 
 @dataclass(frozen=True)
@@ -103,6 +107,57 @@ def _mark_recorded(graph: fx.Graph, inputs: Collection[fx.Node]) -> None:
             value.requires_grad_()
 
 
+def apart_from_sinks(traced: Traced, keys: Collection[int]) -> Traced:
+    """The graph with a softmax over the keys alone, where it was one over keys and other scores, whose weights go unread.
+
+    With the logarithms of both sums, it is softmax(cat(s, t))[..., :n] = softmax(s) · exp(log Σ exp(s) - log Σ exp(s, t)):
+    sinks are one more state, of output 0.
+    """
+    graph, copies = _copied(traced, {})
+    order = list(graph.nodes)
+    inputs, result = tuple(copies[x] for x in traced.inputs), copies[traced.result]
+    of_keys = _behind(order, {inputs[k] for k in keys})
+    for softmax in [node for node in order if node in of_keys and name_of(node) in SOFTMAXES]:
+        pieces = _joined_scores(softmax)
+        places = [n for n, piece in enumerate(pieces) if piece in of_keys]
+        if len(pieces) != 2 or len(places) != 1:
+            continue
+        scores, sinks = pieces[places[0]], pieces[1 - places[0]]
+        sizes = [value_of_node(piece).shape[softmax.args[1]] for piece in pieces]
+        read = range(sizes[0]) if places[0] == 0 else range(sizes[0], sum(sizes))
+        slices = list(softmax.users)
+        if not all(_slice_of(node, softmax) == read for node in slices):
+            continue
+        softmax.meta = {**softmax.meta, "val": value_of_node(slices[0])}
+        softmax.args = (scores, *softmax.args[1:])
+        for node in slices:
+            node.replace_all_uses_with(softmax)
+        return Traced(graph, inputs, softmax if result in slices else result, sinks)
+    return traced
+
+
+def _joined_scores(softmax: fx.Node) -> list[fx.Node]:
+    """What the softmax's scores are joined of, along its own axis; what it takes away from all of a row does not count."""
+    scores = softmax.args[0]
+    axis = int(softmax.args[1]) % value_of_node(scores).ndim
+    if name_of(scores) == "sub" and len(scores.args) == 2 and not scores.kwargs and isinstance(scores.args[1], fx.Node):
+        shift = value_of_node(scores.args[1])
+        if shift.ndim == value_of_node(scores).ndim and shift.shape[axis] == 1:
+            scores = scores.args[0]
+    if name_of(scores) != "cat" or len(scores.args) < 2 or int(scores.args[1]) % value_of_node(scores).ndim != axis:
+        return []
+    return list(scores.args[0])
+
+
+def _slice_of(node: fx.Node, source: fx.Node) -> range | None:
+    """Which places of a softmax's axis a slice reads; None if it is no slice along that axis."""
+    value = value_of_node(source)
+    given = (*node.args, *(0, 0, None, None, 1)[len(node.args) :])
+    if name_of(node) != "slice" or node.kwargs or (given[1] - source.args[1]) % value.ndim:
+        return None
+    return range(*slice(*given[2:]).indices(value.shape[given[1]]))
+
+
 def cuts(traced: Traced, keys: Collection[int]) -> Iterator[AttentionCut]:
     """Places to cut, the earliest first. keys: numbers of the inputs that belong to keys. Raises Refusal."""
     order = list(traced.graph.nodes)
@@ -167,6 +222,18 @@ def weighted_graph(cut: AttentionCut) -> fx.GraphModule:
         narrow = _call(graph, torch.ops.aten.to.dtype, weights, dtype)
     softmax.replace_all_uses_with(narrow)
     return _finished(graph, (copies[cut.mean], share))
+
+
+def sinks_graph(cut: AttentionCut) -> fx.GraphModule | None:
+    """From the inputs: the logarithms of the sums of exponentials of sinks; None without any."""
+    if cut.traced.sinks is None:
+        return None
+    graph, copies = _copied(cut.traced, {})
+    sinks = copies[cut.traced.sinks]
+    with graph.inserting_before(_output(graph)):
+        wide = _call(graph, torch.ops.aten.to.dtype, sinks, _wide(cut.softmax.args[0]))
+        total = _call(graph, torch.ops.aten.logsumexp.default, wide, [cut.dim], True)
+    return _finished(graph, total)
 
 
 def rest_graph(cut: AttentionCut) -> fx.GraphModule:

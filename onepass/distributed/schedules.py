@@ -69,13 +69,13 @@ def forward(shards: Shards, own: Keys, state_of: Callable[[Keys], State]) -> Sta
 
 
 def backward(
-    shards: Shards, own: Keys, gradients_of: Callable[[Keys], tuple[Gradients, Gradients]]
-) -> tuple[Gradients, Gradients]:
-    """The sum of what does not belong to keys, and the whole gradients of the own keys.
+    shards: Shards, own: Keys, gradients_of: Callable[[Keys], tuple[Gradients, Gradients]], rest: Sum
+) -> Gradients:
+    """The whole gradients of the own keys; those of what does not belong to keys are added to the rest.
 
-    gradients_of: both, as far as some keys are concerned. The gradients of keys follow them home in float32.
+    gradients_of: the rest's and the keys', as far as some keys are concerned. Those of keys go home in float32.
     """
-    ring, rest, needed = shards.ring, Sum(), list[int]()
+    ring, needed = shards.ring, list[int]()
     under_way: tuple[Exchange, Keys] | None = None
     for host, keys in _passed(shards, own):
         found = []
@@ -96,7 +96,7 @@ def backward(
         under_way[0].wait()
         travelling = under_way[1]
     by_place = dict(zip(needed, travelling, strict=True))
-    return rest.total, [by_place.get(k) for k in range(len(own))]
+    return [by_place.get(k) for k in range(len(own))]
 
 
 def _passed(shards: Shards, own: Keys) -> Iterator[tuple[int, Keys]]:
@@ -173,7 +173,7 @@ class Sum:
             self.total = [None if x is None else _wide(x) for x in found]
             return
         pairs = zip(self.total, found, strict=True)
-        self.total = [total if x is None else x if total is None else total.add_(x) for total, x in pairs]
+        self.total = [total if x is None else _wide(x) if total is None else total.add_(x) for total, x in pairs]
 
 
 def _wide(x: torch.Tensor) -> torch.Tensor:

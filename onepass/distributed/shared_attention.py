@@ -23,11 +23,11 @@ from ..graph.nodes import where_of
 from ..graph.trace import from_aten_graph
 from ..states import State
 from ..translate.translate import Captured, translate
-from .attention_cut import AttentionCut, Traced, cuts, rest_graph, traced
+from .attention_cut import AttentionCut, Traced, apart_from_sinks, cuts, rest_graph, sinks_graph, traced
 from .head_law import Heads, independent_heads, same_at_other_sizes
 from .merge_law import require_merge, require_rows
-from .part_state import PartState
-from .schedules import Gradients, Keys, Shards, backward, forward
+from .part_state import PartState, sink_gradients, sink_state
+from .schedules import Gradients, Keys, Shards, Sum, backward, forward, merged_with
 
 # For the proof, queries and keys: long, and no other size is likely to be one of them. The terms are those of any length
 # if they are the same at both.
@@ -86,9 +86,10 @@ def proved(function: Call, tensors: Sequence[torch.Tensor], sides: Sides, names:
         reason = f"it does not run on its arguments with other numbers of queries and keys ({_first_line(error)})"
         raise Refusal(messages.RANKS_NO_LAW, reason=reason) from error
     refused: Refusal | None = None
-    for place, cut in enumerate(cuts(found, [*sides.keys])):
+    apart = apart_from_sinks(found, [*sides.keys])
+    for place, cut in enumerate(cuts(apart, [*sides.keys])):
         try:
-            require_merge(*_terms(found, cut.mean, sides.keys, names), where_of(cut.mean))
+            require_merge(*_terms(apart, cut.mean, sides.keys, names), where_of(cut.mean))
         except Refusal as reason:
             refused = refused or reason
             continue
@@ -170,7 +171,7 @@ class SharedAttention:
     options: Options
     law: Proved
     parts: dict[tuple[int, ...], PartState] = field(default_factory=dict)
-    rest: Call | None = None
+    ends: tuple[Call, Call | None] | None = None
 
     def part(self, tensors: Sequence[torch.Tensor]) -> PartState:
         """Who computes the state of these keys."""
@@ -180,14 +181,15 @@ class SharedAttention:
                 self.parts[kind] = PartState(self._cut(tensors), self.options)
         return self.parts[kind]
 
-    def after(self, tensors: Sequence[torch.Tensor], merged: torch.Tensor) -> torch.Tensor:
-        """The result, from the merged values."""
-        if self.rest is None:
-            self.rest = rest_graph(self._cut(tensors))
-        return self.rest(*tensors, merged)
+    def beside_keys(self, tensors: Sequence[torch.Tensor]) -> tuple[Call, Call | None]:
+        """From tensors and merged values the result; from tensors the logarithms of sinks, if there are any."""
+        if self.ends is None:
+            cut = self._cut(tensors)
+            self.ends = rest_graph(cut), sinks_graph(cut)
+        return self.ends
 
     def _cut(self, tensors: Sequence[torch.Tensor]) -> AttentionCut:
-        found = _trace(self.function, _fakes(tensors))
+        found = apart_from_sinks(_trace(self.function, _fakes(tensors)), [*self.sides.keys])
         return list(cuts(found, [*self.sides.keys]))[self.law.place]
 
 
@@ -200,16 +202,19 @@ class Run:
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         """The rank's share of the result."""
-        return self.attention.after(tensors, _Merged.apply(self, *tensors))
+        rest, _ = self.attention.beside_keys(tensors)
+        return rest(*tensors, _Merged.apply(self, *tensors))
 
     def forward(self, tensors: Sequence[torch.Tensor]) -> State:
-        """The state of all keys, in the precision of its logarithms."""
+        """The state of all keys and of sinks, in the precision of its logarithms."""
 
         def state_of(keys: Keys) -> State:
             given = self.attention.sides.with_keys(tensors, keys)
             return self.attention.part(given).state(given)
 
-        return forward(self.shards, self._own(tensors), state_of)
+        of_keys = forward(self.shards, self._own(tensors), state_of)
+        _, sinks = self.attention.beside_keys(tensors)
+        return of_keys if sinks is None else merged_with(of_keys, sink_state(sinks, tensors))
 
     def backward(
         self, tensors: Sequence[torch.Tensor], needed: Sequence[bool], whole: State, grad: torch.Tensor
@@ -222,8 +227,11 @@ class Run:
             found = self.attention.part(given).gradients(given, needed, whole, grad)
             return [None if k in numbers else x for k, x in enumerate(found)], [found[k] for k in numbers]
 
-        others, own = backward(self.shards, self._own(tensors), gradients_of)
-        found = self.attention.sides.with_keys(others, own)
+        rest, (_, sinks) = Sum(), self.attention.beside_keys(tensors)
+        if sinks is not None:
+            rest.add(sink_gradients(sinks, tensors, needed, whole, grad))
+        own = backward(self.shards, self._own(tensors), gradients_of, rest)
+        found = self.attention.sides.with_keys(rest.total, own)
         return [None if g is None else g.to(t.dtype) for g, t in zip(found, tensors, strict=True)]
 
     def _own(self, tensors: Sequence[torch.Tensor]) -> Keys:
