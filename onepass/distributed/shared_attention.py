@@ -79,12 +79,7 @@ class Proved:
 def proved(function: Call, tensors: Sequence[torch.Tensor], sides: Sides, names: Sequence[str] = ()) -> Proved:
     """Where the function may be cut. names: of the tensors. Raises Refusal if the law is not proved for it."""
     given = _fakes(tensors)
-    try:
-        found = _trace(function, sides.with_lengths(given))
-        other = _trace(function, sides.with_lengths(given, OTHER_LENGTHS))
-    except CANNOT_RUN as error:  # such as a bias of one length, or a tensor that is no argument
-        reason = f"it does not run on its arguments with other numbers of queries and keys ({_first_line(error)})"
-        raise Refusal(messages.RANKS_NO_LAW, reason=reason) from error
+    found = _of_lengths(function, sides.with_lengths(given))
     refused: Refusal | None = None
     apart = apart_from_sinks(found, [*sides.keys])
     for place, cut in enumerate(cuts(apart, [*sides.keys])):
@@ -96,6 +91,7 @@ def proved(function: Call, tensors: Sequence[torch.Tensor], sides: Sides, names:
         require_layout(cut)
         rows, queries = _terms(found, found.result, sides.queries, names)
         axis = require_rows(rows, queries)
+        other = _of_lengths(function, sides.with_lengths(given, OTHER_LENGTHS))
         _require_any_length(rows, _terms(other, other.result, {}, names)[0], where_of(found.result))
         return Proved(place, axis)
     raise refused or Refusal(messages.RANKS_NO_LAW, where_of(found.result), reason="keys are read behind the softmax")
@@ -103,6 +99,15 @@ def proved(function: Call, tensors: Sequence[torch.Tensor], sides: Sides, names:
 
 def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _of_lengths(function: Call, fakes: Sequence[torch.Tensor]) -> Traced:
+    """The graph. Raises Refusal where it cannot run, such as for a bias of one length, or a tensor that is no argument."""
+    try:
+        return _trace(function, fakes)
+    except CANNOT_RUN as error:
+        reason = f"it does not run on its arguments with other numbers of queries and keys ({_first_line(error)})"
+        raise Refusal(messages.RANKS_NO_LAW, reason=reason) from error
 
 
 def _require_any_length(one: Captured, other: Captured, where: str) -> None:
