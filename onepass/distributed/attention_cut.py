@@ -108,9 +108,9 @@ def _mark_recorded(graph: fx.Graph, inputs: Collection[fx.Node]) -> None:
 
 
 def apart_from_sinks(traced: Traced, keys: Collection[int]) -> Traced:
-    """The graph with a softmax over the keys alone, where it was one over keys and other scores, whose weights go unread.
+    """The graph with a softmax over the keys alone, where it had other scores, too, whose weights nothing reads.
 
-    With the logarithms of both sums, it is softmax(cat(s, t))[..., :n] = softmax(s) · exp(log Σ exp(s) - log Σ exp(s, t)):
+    softmax(cat(s, t))[..., :n] is softmax(s) · exp(L(s) - L(cat(s, t))), with the logarithms L of sums of exponentials:
     sinks are one more state, of output 0.
     """
     graph, copies = _copied(traced, {})
@@ -118,35 +118,45 @@ def apart_from_sinks(traced: Traced, keys: Collection[int]) -> Traced:
     inputs, result = tuple(copies[x] for x in traced.inputs), copies[traced.result]
     of_keys = _behind(order, {inputs[k] for k in keys})
     for softmax in [node for node in order if node in of_keys and name_of(node) in SOFTMAXES]:
-        pieces = _joined_scores(softmax)
-        places = [n for n, piece in enumerate(pieces) if piece in of_keys]
-        if len(pieces) != 2 or len(places) != 1:
-            continue
-        scores, sinks = pieces[places[0]], pieces[1 - places[0]]
-        sizes = [value_of_node(piece).shape[softmax.args[1]] for piece in pieces]
-        read = range(sizes[0]) if places[0] == 0 else range(sizes[0], sum(sizes))
-        slices = list(softmax.users)
-        if not all(_slice_of(node, softmax) == read for node in slices):
-            continue
-        softmax.meta = {**softmax.meta, "val": value_of_node(slices[0])}
-        softmax.args = (scores, *softmax.args[1:])
-        for node in slices:
-            node.replace_all_uses_with(softmax)
-        return Traced(graph, inputs, softmax if result in slices else result, sinks)
+        found = _scores_and_sinks(softmax, of_keys)
+        if found is not None:
+            slices = list(softmax.users)
+            softmax.meta = {**softmax.meta, "val": value_of_node(slices[0])}
+            softmax.args = (found[0], *softmax.args[1:])
+            for node in slices:
+                node.replace_all_uses_with(softmax)
+            return Traced(graph, inputs, softmax if result in slices else result, found[1])
     return traced
 
 
+def _scores_and_sinks(softmax: fx.Node, of_keys: Collection[fx.Node]) -> tuple[fx.Node, fx.Node] | None:
+    """What a softmax's scores are joined of, if it is scores of keys and others, and only weights of keys are read."""
+    pieces = _joined_scores(softmax)
+    places = [place for place, piece in enumerate(pieces) if piece in of_keys]
+    if len(pieces) != 2 or len(places) != 1:
+        return None
+    first, second = (int(value_of_node(piece).shape[softmax.args[1]]) for piece in pieces)
+    (place,) = places
+    read = range(first) if place == 0 else range(first, first + second)
+    if not softmax.users or any(_slice_of(node, softmax) != read for node in softmax.users):
+        return None
+    return pieces[place], pieces[1 - place]
+
+
 def _joined_scores(softmax: fx.Node) -> list[fx.Node]:
-    """What the softmax's scores are joined of, along its own axis; what it takes away from all of a row does not count."""
-    scores = softmax.args[0]
-    axis = int(softmax.args[1]) % value_of_node(scores).ndim
-    if name_of(scores) == "sub" and len(scores.args) == 2 and not scores.kwargs and isinstance(scores.args[1], fx.Node):
-        shift = value_of_node(scores.args[1])
-        if shift.ndim == value_of_node(scores).ndim and shift.shape[axis] == 1:
-            scores = scores.args[0]
-    if name_of(scores) != "cat" or len(scores.args) < 2 or int(scores.args[1]) % value_of_node(scores).ndim != axis:
-        return []
-    return list(scores.args[0])
+    """What the softmax's scores are joined of, along its own axis, before a number was taken away from each row."""
+    scores, axis = softmax.args[0], int(softmax.args[1])
+    rank = value_of_node(scores).ndim
+    if name_of(scores) == "sub" and _is_of_rows(scores.args[1:], rank, axis) and not scores.kwargs:
+        scores = scores.args[0]
+    joins = name_of(scores) == "cat" and len(scores.args) > 1 and not (scores.args[1] - axis) % rank
+    return list(scores.args[0]) if joins else []
+
+
+def _is_of_rows(operands: Sequence[object], rank: int, axis: int) -> bool:
+    """Whether it is one tensor with one number for each row along the axis."""
+    value = value_of_node(operands[0]) if len(operands) == 1 and isinstance(operands[0], fx.Node) else None
+    return value is not None and value.ndim == rank and value.shape[axis] == 1
 
 
 def _slice_of(node: fx.Node, source: fx.Node) -> range | None:

@@ -52,7 +52,8 @@ def context_parallel(
     of the backend.
 
     Each rank gets the gradients of its own queries and keys in full; those of other tensors are its part, and the sum
-    over ranks is the whole, as in data parallel. Arguments may be DTensors that are sharded so; then the result is one. A row without keys is 0.
+    over ranks is the whole, as in data parallel. Arguments may be DTensors that are sharded so; then the result is one.
+    A row without keys is 0.
 
     Raises InputError for arguments that do not fit; Refusal, at the first call, for a function of which it is not
     proved that its states merge: one that reads places of keys, or reduces over keys in another way than by a softmax;
@@ -80,7 +81,7 @@ def context_parallel(
 
 
 @dataclass(frozen=True)
-class _Call:
+class SharedCall:
     """The arguments of one call that are no tensors, this rank's tensors by name, and which are shared out."""
 
     words: Mapping[str, Any]
@@ -132,7 +133,7 @@ class ContextParallel:
             raise InputError(f"{self.name} has no argument {unknown[0]!r}")
         self._known: dict[tuple, SharedAttention] = {}
         self._laws: dict[tuple, Proved] = {}
-        self._heads: dict[tuple, Heads | Refusal] = {}
+        self._heads: dict[tuple, Heads | None] = {}
 
     @property
     def name(self) -> str:
@@ -150,12 +151,12 @@ class ContextParallel:
         words, tensors = self._bound(args, kwargs)
         placed = Placed.of(self._dims, tensors, self._axes)
         local = {name: placed.local(x) for name, x in tensors.items()}
-        call = _Call(words, local, self._sides(local))
+        call = SharedCall(words, local, self._sides(local))
         table = self._dims.table(call.lengths, next(iter(local.values())).device)
         result, axis = self._shared(call, table)
         return placed.result(result, axis, sum(queries for host in table for queries, _ in host))
 
-    def _shared(self, call: _Call, table: Table) -> tuple[torch.Tensor, int]:
+    def _shared(self, call: SharedCall, table: Table) -> tuple[torch.Tensor, int]:
         """The result of this rank, and its axis of the queries."""
         roles = SCHEDULES[self.schedule or self._chosen(call, table)]
         ranks = dict(zip(roles, self._dims.ranks, strict=True))
@@ -206,7 +207,7 @@ class ContextParallel:
                 raise InputError(f"parts of one sequence have one length, and these have {lengths}")
         return sides
 
-    def _attention(self, call: _Call) -> SharedAttention:
+    def _attention(self, call: SharedCall) -> SharedAttention:
         """The graphs for tensors of this kind; the proof holds for all lengths."""
         kind, general = (*call.kind, *(tuple(x.shape) for x in call.tensors.values())), call.general
         if kind not in self._known:
@@ -216,37 +217,36 @@ class ContextParallel:
             self._known[kind] = SharedAttention(function, call.sides, self.options, self._laws[general])
         return self._known[kind]
 
-    def _heads_of(self, call: _Call, ranks: int) -> Heads | Refusal:
-        """What ranks may exchange, or why they may not."""
+    def _heads_of(self, call: SharedCall, ranks: int) -> Heads | None:
+        """What ranks may exchange; None if that is not proved."""
         key = ranks, *call.general
         if key not in self._heads:
-            function = self._of_tensors(call.words, [*call.tensors])
             try:
-                self._heads[key] = proved_heads(
-                    function, [*call.tensors.values()], call.sides, [*call.tensors], ranks
-                )
-            except Refusal as reason:
-                self._heads[key] = reason
+                self._heads[key] = self._proved_heads(call, ranks)
+            except Refusal:
+                self._heads[key] = None
         return self._heads[key]
 
-    def _exchange(self, call: _Call, ranks: Ranks, lengths: Sequence[Sequence[int]]) -> HeadExchange:
-        """That of heads for the sequence. lengths: of queries and keys of each of the ranks."""
-        heads = self._heads_of(call, ranks.size)
-        if isinstance(heads, Refusal):
-            raise heads
+    def _proved_heads(self, call: SharedCall, ranks: int) -> Heads:
+        names = [*call.tensors]
+        return proved_heads(self._of_tensors(call.words, names), [*call.tensors.values()], call.sides, names, ranks)
+
+    def _exchange(self, call: SharedCall, ranks: Ranks, lengths: Sequence[Sequence[int]]) -> HeadExchange:
+        """That of heads for the sequence. lengths: of queries and keys of each of the ranks. Raises Refusal."""
+        heads = self._heads_of(call, ranks.size) or self._proved_heads(call, ranks.size)
         queries, keys = zip(*lengths, strict=True)
         parts = ((call.sides.queries, queries), (call.sides.keys, keys))
         moves = {k: Move(axis, each, heads.axes.get(k)) for axes, each in parts for k, axis in axes.items()}
         return HeadExchange(ranks, heads, moves, queries)
 
-    def _chosen(self, call: _Call, table: Table) -> str:
+    def _chosen(self, call: SharedCall, table: Table) -> str:
         """The schedule by the estimates of the longest parts, which all ranks know, so that they choose alike."""
         if self._dims.size == 1:
             return next(name for name, roles in SCHEDULES.items() if len(roles) == len(self._dims.ranks))
         longest = tuple(max(each) for each in zip(*(own for host in table for own in host), strict=True))
         heads = self._heads_of(call, self._dims.ranks[-1].size)
         given = [*call.tensors.values()]
-        work = work_of(given, call.sides, longest, None if isinstance(heads, Refusal) else heads)
+        work = work_of(given, call.sides, longest, heads)
         return chosen(work, [ranks.size for ranks in self._dims.ranks], given[0].device)
 
     def _of_tensors(self, words: Mapping[str, Any], names: Sequence[str]) -> Callable[..., torch.Tensor]:

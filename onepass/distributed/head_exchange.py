@@ -20,7 +20,7 @@ from .head_law import Heads
 
 @dataclass(frozen=True)
 class Move:
-    """How a tensor goes. axis: the sequence's. lengths: that of each rank's part. heads: their axis; None goes whole."""
+    """How a tensor goes. axis: the sequence's. lengths: of the ranks' parts. heads: their axis; None goes whole."""
 
     axis: int
     lengths: Sequence[int]

@@ -7,7 +7,7 @@ Example: of softmax(q @ k.mT, -1) @ v axis 1 is shared out with axis 1 of q, k a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -32,7 +32,7 @@ class Heads:
     axis: int
     axes: NumberedAxes
 
-    def cut(self, tensors: list[torch.Tensor], rank: int, ranks: int, kept: NumberedAxes) -> list[torch.Tensor]:
+    def cut(self, tensors: list[torch.Tensor], rank: int, ranks: int, kept: Container[int] = ()) -> list[torch.Tensor]:
         """The tensors with one rank's heads, those in `kept` excepted."""
         found = list(tensors)
         for number, axis in self.axes.items():

@@ -73,7 +73,7 @@ class Along:
         return ""
 
     def _place(self, length: int) -> Term | None:
-        """The index of a tensor with this many elements along the dim; None if they are no equal groups of the dim's."""
+        """The index of a tensor with this many elements along the dim; None if they are not equal groups of it."""
         place, size = iota(self.dim), int(self.dim.size)
         if not self.groups:
             return place

@@ -91,7 +91,7 @@ def sink_state(logarithms: Call, tensors: Sequence[torch.Tensor]) -> State:
 def sink_gradients(
     logarithms: Call, tensors: Sequence[torch.Tensor], needed: Sequence[bool], whole: State, cotangent: torch.Tensor
 ) -> list[torch.Tensor | None]:
-    """For each needed tensor its gradient, as far as sinks are concerned; `whole` is the state of all keys and sinks."""
+    """For each needed tensor its gradient, as far as sinks are concerned; `whole` is the state of keys and sinks."""
     run = lambda own: [torch.exp(logarithms(*own) - _finite(whole))]
     return _differentiated(run, tensors, needed, [_of_share(whole, cotangent)])
 

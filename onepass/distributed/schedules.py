@@ -1,4 +1,4 @@
-"""The order in which a rank sees the keys of the others, forward and backward: a ring between hosts, a gathering inside.
+"""The order in which a rank sees the keys of the others: a ring between hosts, and in each host a gathering.
 
 In each round of the ring a rank sees the keys that its ring brought it, then those that it gathers from its host; the
 exchange of the next keys runs beside the kernels. A host of one rank makes it a plain ring, a ring of one host a plain
@@ -20,8 +20,7 @@ from .exchange import Exchange, Ranks
 Keys = list[torch.Tensor]  # the tensors that belong to keys, in the order of their arguments
 Gradients = list[torch.Tensor | None]
 
-# What the ranks along each dim of the mesh do, from the outer dim to the inner one: pass keys in a ring, gather those of
-# all, or exchange heads.
+# What the ranks along each dim of the mesh do, hosts first: pass keys in a ring, gather those of all, exchange heads.
 SCHEDULES: dict[str, tuple[str, ...]] = {
     "ring": ("ring",),
     "all-gather": ("gather",),

@@ -29,8 +29,8 @@ from .merge_law import require_merge, require_rows
 from .part_state import PartState, sink_gradients, sink_state
 from .schedules import Gradients, Keys, Shards, Sum, backward, forward, merged_with
 
-# For the proof, queries and keys: long, and no other size is likely to be one of them. The terms are those of any length
-# if they are the same at both.
+# For the proof, of queries and keys: long, and no other size is likely to be one of them. Terms that are the same at
+# both are those of any length.
 LENGTHS, OTHER_LENGTHS = (509, 641), (521, 653)
 CANNOT_RUN = (RuntimeError, AssertionError, ValueError, IndexError, ZeroDivisionError)  # at sizes it was not made for
 
@@ -102,7 +102,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _of_lengths(function: Call, fakes: Sequence[torch.Tensor]) -> Traced:
-    """The graph. Raises Refusal where it cannot run, such as for a bias of one length, or a tensor that is no argument."""
+    """The graph. Raises Refusal where it cannot run: for a bias of one length, or a tensor that is no argument."""
     try:
         return _trace(function, fakes)
     except CANNOT_RUN as error:
@@ -113,7 +113,8 @@ def _of_lengths(function: Call, fakes: Sequence[torch.Tensor]) -> Traced:
 def _require_any_length(one: Captured, other: Captured, where: str) -> None:
     """Raises Refusal unless the terms are the same with other numbers of queries and keys."""
     lengths = dict(zip(LENGTHS, OTHER_LENGTHS, strict=True))
-    if not same_at_other_sizes(one, other, {dim: lengths.get(dim.size, dim.size) for dim in all_dims(one.term)}):
+    sizes = {dim: lengths[n] for dim in all_dims(one.term) if (n := int(dim.size)) in lengths}
+    if not same_at_other_sizes(one, other, sizes):
         reason = "it is another function for another number of queries or keys, and a part has fewer"
         raise Refusal(messages.RANKS_NO_LAW, where, reason=reason)
 
@@ -127,9 +128,9 @@ def proved_heads(
         found = _trace(function, given)
         whole, _ = _terms(found, found.result, {}, names)
         for heads in independent_heads(whole, sides.queries, sides.keys, ranks):
-            fewer = _trace(function, heads.cut(given, 0, ranks, {}))
+            fewer = _trace(function, heads.cut(given, 0, ranks))
             dim = whole.order[heads.axis]
-            if same_at_other_sizes(whole, _terms(fewer, fewer.result, {}, names)[0], {dim: dim.size // ranks}):
+            if same_at_other_sizes(whole, _terms(fewer, fewer.result, {}, names)[0], {dim: int(dim.size) // ranks}):
                 return heads
     except CANNOT_RUN as error:
         reason = f"the function does not run at other sizes ({_first_line(error)})"

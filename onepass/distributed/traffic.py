@@ -32,7 +32,7 @@ class TrafficEstimate:
 
 
 @dataclass(frozen=True)
-class Work:
+class RankWork:
     """Of a rank: bytes of its keys and values, and operations of its queries with them.
 
     cut: bytes that an exchange of heads cuts, of arguments and of the result; None if heads cannot be exchanged. whole:
@@ -46,7 +46,7 @@ class Work:
     whole_keys: int = 0
 
 
-def estimates(work: Work, sizes: Sequence[int]) -> dict[str, TrafficEstimate]:
+def estimates(work: RankWork, sizes: Sequence[int]) -> dict[str, TrafficEstimate]:
     """Of each schedule. sizes: the number of ranks along each dim of the mesh, hosts first."""
     return {
         name: _estimate(work, dict(zip(roles, sizes, strict=True)), NETWORK if len(sizes) > 1 else LINK)
@@ -55,7 +55,7 @@ def estimates(work: Work, sizes: Sequence[int]) -> dict[str, TrafficEstimate]:
     }
 
 
-def _estimate(work: Work, ranks: dict[str, int], between: float) -> TrafficEstimate:
+def _estimate(work: RankWork, ranks: dict[str, int], between: float) -> TrafficEstimate:
     """ranks: the number of those that do each of the three things. between: bytes a second round the ring."""
     ring, gather, heads = (ranks.get(role, 1) for role in ("ring", "gather", "heads"))
     keys, kernel = work.keys + (heads - 1) * work.whole_keys, heads * work.operations / PRODUCTS
@@ -70,7 +70,7 @@ def _estimate(work: Work, ranks: dict[str, int], between: float) -> TrafficEstim
     return TrafficEstimate(received, held, seconds)
 
 
-def work_of(tensors: Sequence[torch.Tensor], sides: Sides, lengths: tuple[int, int], heads: Heads | None) -> Work:
+def work_of(tensors: Sequence[torch.Tensor], sides: Sides, lengths: tuple[int, int], heads: Heads | None) -> RankWork:
     """The work of a rank with these numbers of queries and keys. heads: what an exchange cuts; None if it cannot."""
     sizes: dict[int, int] = {}
     for axes, length in zip((sides.queries, sides.keys), lengths, strict=True):
@@ -81,13 +81,13 @@ def work_of(tensors: Sequence[torch.Tensor], sides: Sides, lengths: tuple[int, i
     keys, result = sum(sizes[k] for k in sides.keys), sizes[query]
     operations = 4.0 * result / tensors[query].element_size() * lengths[1]
     if heads is None:
-        return Work(keys, operations)
+        return RankWork(keys, operations)
     whole = {k: n for k, n in sizes.items() if k not in heads.axes}
     cut = sum(sizes.values()) - sum(whole.values()) + result
-    return Work(keys, operations, cut, sum(whole.values()), sum(n for k, n in whole.items() if k in sides.keys))
+    return RankWork(keys, operations, cut, sum(whole.values()), sum(n for k, n in whole.items() if k in sides.keys))
 
 
-def chosen(work: Work, sizes: Sequence[int], device: torch.device) -> str:
+def chosen(work: RankWork, sizes: Sequence[int], device: torch.device) -> str:
     """The schedule with the least estimated time among those that fit; of equal ones, the one that holds less."""
     found = estimates(work, sizes)
     room, least = _memory(device) / SHARE_OF_MEMORY, min(e.held for e in found.values())

@@ -106,7 +106,7 @@ def in_front(q, k, v, seen):
 WITHOUT_SINKS = {
     "no sinks": gated,
     "a sink's weight is read": lambda q, k, v, seen: torch.softmax(torch.cat([k, k[..., :1]], -1), -1)[..., 1:] @ k.mT,
-    "joined along queries": lambda q, k, v, seen: torch.softmax(torch.cat([k @ k.mT, k @ v.mT], -2), -1)[..., :7, :] @ v,
+    "joined along queries": lambda q, k, v, seen: torch.softmax(torch.cat([k @ k.mT, k @ v.mT], 2), -1)[:, :, :7] @ v,
     "scaled, not shifted": lambda q, k, v, seen: (
         torch.softmax(torch.cat([k @ k.mT, k[..., :1]], -1) - torch.cat([k @ v.mT, k[..., :1]], -1), -1)[..., :-1] @ v
     ),

@@ -1,4 +1,4 @@
-"""An axis is exchanged where each of its elements is computed by itself; whatever mixes heads or counts them is refused."""
+"""An axis is exchanged where each element is computed by itself; whatever mixes heads or counts them is refused."""
 
 import math
 
@@ -91,7 +91,7 @@ def test_what_is_proved_is_computed_head_by_head():
     given = [Q.double(), K.double(), V.double(), I, J, SLOPES.double()]
     for function, ranks, _ in INDEPENDENT.values():
         heads = proved_heads(function, given, SIDES, NAMES, ranks)
-        parts = [function(*heads.cut(given, rank, ranks, {})) for rank in range(ranks)]
+        parts = [function(*heads.cut(given, rank, ranks)) for rank in range(ranks)]
         torch.testing.assert_close(torch.cat(parts, heads.axis), function(*given))
 
 

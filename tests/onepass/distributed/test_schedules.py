@@ -18,7 +18,7 @@ def lengths_of(grid):
 
 
 def keys_of(grid):
-    """Of each rank its keys as [number, width]: the number of a rank in tens, that of a key in ones; and their scores."""
+    """Of each rank its keys as [number, width], the rank's number in tens, the key's in ones; and their scores."""
     found = {}
     for host, row in enumerate(lengths_of(grid)):
         for rank, length in enumerate(row):
@@ -59,7 +59,7 @@ def test_every_rank_has_the_state_of_all_keys(grid):
         torch.testing.assert_close(state.output, scores.softmax(-1) @ values)
         torch.testing.assert_close(state.logsumexp, scores.logsumexp(-1, keepdim=True))
         assert seen[0] == every[place][0][:, 0].tolist(), "its own keys come first"
-        assert sorted(sum(seen, [])) == sorted(values[:, 0].tolist()), "each key once"
+        assert sorted(key for keys in seen for key in keys) == sorted(values[:, 0].tolist()), "each key once"
         assert len(seen) == grid[0] * min(grid[1], 2)
 
 

@@ -6,7 +6,7 @@ import torch
 from onepass.distributed import traffic
 from onepass.distributed.head_law import Heads
 from onepass.distributed.shared_attention import Sides
-from onepass.distributed.traffic import Work, chosen, estimates, work_of
+from onepass.distributed.traffic import RankWork, chosen, estimates, work_of
 
 MIB = 2**20
 CPU = torch.device("cpu")
@@ -17,7 +17,7 @@ def test_bytes_by_hand():
 
     An exchange of heads moves half of 1 GiB: queries, keys, values, result.
     """
-    found = estimates(Work(512 * MIB, 4.0 * 16 * 65536 * 128 * 65536, 1024 * MIB), [2])
+    found = estimates(RankWork(512 * MIB, 4.0 * 16 * 65536 * 128 * 65536, 1024 * MIB), [2])
     assert {n: e.received // MIB for n, e in found.items()} == {"ring": 512, "all-gather": 512, "ulysses": 512}
     assert {n: e.held // MIB for n, e in found.items()} == {"ring": 512, "all-gather": 1024, "ulysses": 1024}
     assert found["ring"].seconds == pytest.approx(2 * 35.2e12 / traffic.PRODUCTS, rel=0.01)
@@ -25,25 +25,25 @@ def test_bytes_by_hand():
 
 def test_two_levels_by_hand():
     """3 hosts of 4 ranks: 11 parts come, 2 of them over the network, beside kernels that take longer."""
-    found = estimates(Work(1000, 1e12, 4000, 100, 60), [3, 4])
+    found = estimates(RankWork(1000, 1e12, 4000, 100, 60), [3, 4])
     assert set(found) == {"two-level", "two-level ulysses"}
     assert found["two-level"].received == 11 * 1000 and found["two-level"].held == 1000 + 2 * 3 * 1000
     assert found["two-level"].seconds == pytest.approx(12 * 1e12 / traffic.PRODUCTS, rel=0.01)
     assert found["two-level ulysses"].received == 2 * (1000 + 3 * 60) + 3 * 1000 + 3 * 100
-    slow = estimates(Work(10**9, 1.0), [3, 4])["two-level"]
+    slow = estimates(RankWork(10**9, 1.0), [3, 4])["two-level"]
     assert slow.seconds == pytest.approx(2 * 1e9 / traffic.NETWORK + 3e9 / traffic.LINK, rel=0.01)
 
 
 def test_one_rank_receives_nothing():
     for sizes in ([1], [1, 1]):
-        assert {(e.received, e.held) for e in estimates(Work(512, 1e9, 2048), sizes).values()} == {(0, 0)}
+        assert {(e.received, e.held) for e in estimates(RankWork(512, 1e9, 2048), sizes).values()} == {(0, 0)}
 
 
 @pytest.mark.parametrize("sizes", [(2,), (3,), (8,), (64,), (2, 4), (8, 8)], ids=str)
 def test_no_schedule_is_faster_than_its_kernels_or_its_link(sizes):
     ranks = torch.Size(sizes).numel()
     for own, operations in ((512 * MIB, 1e6), (1024, 1e13), (64 * MIB, 1e11)):
-        for estimate in estimates(Work(own, operations, 4 * own), sizes).values():
+        for estimate in estimates(RankWork(own, operations, 4 * own), sizes).values():
             assert estimate.seconds >= ranks * operations / traffic.PRODUCTS * 0.999
             links = traffic.LINK + (traffic.NETWORK if len(sizes) > 1 else 0)
             assert estimate.seconds >= estimate.received / links * 0.999
@@ -55,8 +55,8 @@ def test_work_counts_what_heads_cut_and_what_goes_whole():
     sides = Sides({0: 2, 3: 0}, {1: 2, 2: 2})
     found = work_of(given, sides, (12, 5), Heads(1, {0: 1}))
     keys, query = 2 * 5 * 8 * 4, 4 * 12 * 8 * 4
-    assert found == Work(keys, 4.0 * 4 * 12 * 8 * 5, 2 * query, keys + 12 * 8, keys)
-    assert work_of(given, sides, (12, 5), None) == Work(keys, found.operations)
+    assert found == RankWork(keys, 4.0 * 4 * 12 * 8 * 5, 2 * query, keys + 12 * 8, keys)
+    assert work_of(given, sides, (12, 5), None) == RankWork(keys, found.operations)
 
 
 def work(queries, keys, heads=None):
@@ -76,9 +76,9 @@ def test_many_small_exchanges_are_gathered():
 def test_heads_are_exchanged_where_keys_take_longer_than_their_products():
     """Of 64 ranks, each with few queries, a ring passes 63 parts of keys, and heads are exchanged once."""
     heads = Heads(1, {0: 1, 1: 1, 2: 1})
-    few = Work(16 * MIB, 1e8, 32 * MIB)
+    few = RankWork(16 * MIB, 1e8, 32 * MIB)
     assert chosen(few, [64], CPU) == "ulysses"
-    assert chosen(Work(16 * MIB, 1e8), [64], CPU) == "ring", "heads cannot be exchanged"
+    assert chosen(RankWork(16 * MIB, 1e8), [64], CPU) == "ring", "heads cannot be exchanged"
     assert chosen(few, [8, 8], CPU) == "two-level ulysses"
     assert chosen(work(65536, 65536, heads), [2], CPU) == "ring"
 
