@@ -62,7 +62,7 @@ def _estimate(work: RankWork, ranks: dict[str, int], between: float) -> TrafficE
     inside, passed = (gather - 1) * keys, (ring - 1) * keys
     host = max(kernel, inside / LINK + START) + (gather - 1) * kernel if gather > 1 else kernel
     seconds = (ring - 1) * max(host, keys / between + START) + host
-    received, held = passed + ring * inside, min(passed, keys) + 2 * inside
+    received, held = passed + ring * inside, min(ring - 1, 2) * keys + 2 * inside
     if heads > 1:
         there = work.cut // heads * (heads - 1) + (heads - 1) * work.whole
         received, held = received + there, held + work.cut + heads * work.whole

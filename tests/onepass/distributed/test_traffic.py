@@ -27,7 +27,7 @@ def test_two_levels_by_hand():
     """3 hosts of 4 ranks: 11 parts come, 2 of them over the network, beside kernels that take longer."""
     found = estimates(RankWork(1000, 1e12, 4000, 100, 60), [3, 4])
     assert set(found) == {"two-level", "two-level ulysses"}
-    assert found["two-level"].received == 11 * 1000 and found["two-level"].held == 1000 + 2 * 3 * 1000
+    assert found["two-level"].received == 11 * 1000 and found["two-level"].held == 2 * 1000 + 2 * 3 * 1000
     assert found["two-level"].seconds == pytest.approx(12 * 1e12 / traffic.PRODUCTS, rel=0.01)
     assert found["two-level ulysses"].received == 2 * (1000 + 3 * 60) + 3 * 1000 + 3 * 100
     slow = estimates(RankWork(10**9, 1.0), [3, 4])["two-level"]
