@@ -235,15 +235,11 @@ def weighted_graph(cut: AttentionCut) -> fx.GraphModule:
 
 
 def sinks_graph(cut: AttentionCut) -> fx.GraphModule | None:
-    """From the inputs: the logarithms of the sums of exponentials of sinks; None without any."""
+    """From the inputs: the scores of sinks; None without any."""
     if cut.traced.sinks is None:
         return None
     graph, copies = _copied(cut.traced, {})
-    sinks = copies[cut.traced.sinks]
-    with graph.inserting_before(_output(graph)):
-        wide = _call(graph, torch.ops.aten.to.dtype, sinks, _wide(cut.softmax.args[0]))
-        total = _call(graph, torch.ops.aten.logsumexp.default, wide, [cut.dim], True)
-    return _finished(graph, total)
+    return _finished(graph, copies[cut.traced.sinks])
 
 
 def rest_graph(cut: AttentionCut) -> fx.GraphModule:

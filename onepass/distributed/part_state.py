@@ -82,17 +82,18 @@ class PartState:
         return _differentiated(run, tensors, needed, [cotangent, _of_share(whole, cotangent)])
 
 
-def sink_state(logarithms: Call, tensors: Sequence[torch.Tensor]) -> State:
-    """That of scores without keys. logarithms: of the sums of their exponentials, from the tensors."""
-    total = logarithms(*tensors)
+def sink_state(scores_of: Call, tensors: Sequence[torch.Tensor]) -> State:
+    """The state of scores without keys. scores_of: those [..., queries, sinks], from the tensors."""
+    scores = scores_of(*tensors)
+    total = scores.to(torch.promote_types(scores.dtype, torch.float32)).logsumexp(-1, keepdim=True)
     return State(torch.zeros_like(total), total)
 
 
 def sink_gradients(
-    logarithms: Call, tensors: Sequence[torch.Tensor], needed: Sequence[bool], whole: State, cotangent: torch.Tensor
+    scores_of: Call, tensors: Sequence[torch.Tensor], needed: Sequence[bool], whole: State, cotangent: torch.Tensor
 ) -> list[torch.Tensor | None]:
     """For each needed tensor its gradient, as far as sinks are concerned; `whole` is the state of keys and sinks."""
-    run = lambda own: [torch.exp(logarithms(*own) - _finite(whole))]
+    run = lambda own: [torch.exp(scores_of(*own) - _finite(whole)).sum(-1, keepdim=True)]
     return _differentiated(run, tensors, needed, [_of_share(whole, cotangent)])
 
 

@@ -188,7 +188,7 @@ class SharedAttention:
         return self.parts[kind]
 
     def beside_keys(self, tensors: Sequence[torch.Tensor]) -> tuple[Call, Call | None]:
-        """From tensors and merged values the result; from tensors the logarithms of sinks, if there are any."""
+        """From tensors and merged values the result; from tensors the scores of sinks, if there are any."""
         if self.ends is None:
             cut = self._cut(tensors)
             self.ends = rest_graph(cut), sinks_graph(cut)

@@ -146,11 +146,11 @@ def of_case(name, rank, mesh):
     return found | {"same bits": all(torch.equal(found[n], again[n]) for n in found), "notes": notes}
 
 
-def of_half(rank, mesh):
+def of_half(rank, mesh, schedule="ring"):
     """bfloat16: states are merged in float32."""
     own, sides, grad = local(full, contiguous(2), rank)
     own = {n: x.bfloat16() for n, x in own.items()}
-    return stepped(onepass.context_parallel(full, mesh, schedule="ring", **sides), own, grad)
+    return stepped(onepass.context_parallel(full, mesh, schedule=schedule, **sides), own, grad)
 
 
 def of_module(rank, mesh):
@@ -174,7 +174,9 @@ def of_dtensors(rank, mesh):
     return {"placed": placed, "result": result.full_tensor(), **{n: g.full_tensor() for n, g in zip("qkv", found)}}
 
 
-MORE = {"half": (of_half, 2), "module": (of_module, 2), "dtensors": (of_dtensors, 4)}
+HALVES = {"half": "ring", "half, ulysses": "ulysses"}
+MORE = {name: (functools.partial(of_half, schedule=schedule), 2) for name, schedule in HALVES.items()}
+MORE |= {"module": (of_module, 2), "dtensors": (of_dtensors, 4)}
 
 
 def work(rank, folder):
@@ -221,11 +223,11 @@ def check_case(name, found):
         assert mine["notes"] == {""}, "no derived backward"
 
 
-def check_half(found):
+def check_half(name, found):
     whole = tensors_of("full")
     rounded = {n: x.bfloat16() for n, x in whole.items()}
     right = exact(full, rounded, cotangent(whole["q"]).bfloat16())
-    for mine, part in zip(found("half", 2), contiguous(2), strict=True):
+    for mine, part in zip(found(name, 2), contiguous(2), strict=True):
         assert mine["result"].dtype == torch.bfloat16
         assert_part(mine, right, part, 3e-2)
 
@@ -262,7 +264,8 @@ def test_ranks_find_what_one_finds(tmp_path, monkeypatch):
     together(work, folder=tmp_path, ranks=RANKS)
     found = lambda name, ranks: [torch.load(tmp_path / f"{name} {rank}") for rank in range(ranks)]
     checks = {name: functools.partial(check_case, name) for name in CASES}
-    checks |= {"half": check_half, "module": check_module, "dtensors": check_dtensors}
+    checks |= {name: functools.partial(check_half, name) for name in HALVES}
+    checks |= {"module": check_module, "dtensors": check_dtensors}
     wrong = {}
     for name, check in checks.items():
         try:
@@ -318,3 +321,16 @@ def test_a_function_whose_states_do_not_merge_is_refused_at_its_call(mesh):
     by_place = functools.partial(causal, i=torch.arange(LENGTH), j=torch.arange(LENGTH))
     with pytest.raises(Refusal, match="it does not run on its arguments"):
         onepass.context_parallel(lambda q, k, v: by_place(q, k, v), mesh, "cp")(*tensors("qkv"))
+
+
+def test_what_mixes_heads_is_refused_by_an_exchange_of_heads_alone(mesh):
+    def mixed(q, k, v):
+        result = full(q, k, v)
+        return result - result.mean((0, 1), keepdim=True)
+
+    given = tensors("qkv")
+    with pytest.raises(Refusal, match="OP807"):
+        onepass.context_parallel(mixed, mesh, "cp", schedule="ulysses")(*given)
+    for schedule, dim in ((None, "cp"), ("two-level", ("dp", "cp"))):
+        call = onepass.context_parallel(mixed, mesh, dim, schedule=schedule)
+        torch.testing.assert_close(call(*given), mixed(*given), rtol=1e-5, atol=1e-5)
