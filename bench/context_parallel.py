@@ -1,9 +1,9 @@
 """Attention shared by GPUs: milliseconds on one GPU, and on several by onepass and by torch's `context_parallel`.
 
-`python bench/context_parallel.py [--tokens 131072] [--ranks 2] [--hosts 1]`, run by hand. Full and causal attention, 16
-heads of 128, bfloat16, forward and a step of training; each rank's part is compared with one GPU's result. --hosts 2 runs
-the schedules of two levels, as if the ranks were of two hosts. A profile says how much of the exchange runs beside other
-kernels. `--device cpu --tokens 256` tries the script.
+`python bench/context_parallel.py [--tokens 131072] [--ranks 2] [--hosts 1]`, run by hand. Full and causal attention,
+16 heads of 128, bfloat16, forward and a step of training; each rank's part is compared with one GPU's result. With
+`--hosts 2` the schedules of two levels run, as if the ranks were of two hosts. A profile says how much of the exchange
+runs beside other kernels. `--device cpu --tokens 256` tries the script.
 """
 
 from __future__ import annotations
