@@ -1,8 +1,9 @@
 """Attention shared by GPUs: milliseconds on one GPU, and on several by onepass and by torch's `context_parallel`.
 
-`python bench/context_parallel.py [--tokens 131072] [--ranks 2]`, run by hand. Full and causal attention, 16 heads of
-128, bfloat16, forward and a step of training; each rank's part is compared with one GPU's result. A profile says how
-much of the exchange runs beside other kernels. `--device cpu --tokens 256` tries the script.
+`python bench/context_parallel.py [--tokens 131072] [--ranks 2] [--hosts 1]`, run by hand. Full and causal attention,
+16 heads of 128, bfloat16, forward and a step of training; each rank's part is compared with one GPU's result. With
+`--hosts 2` the schedules of two levels run, as if the ranks were of two hosts. A profile says how much of the exchange
+runs beside other kernels. `--device cpu --tokens 256` tries the script.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import onepass
 from onepass.distributed.positions import head_tail, shares
+from onepass.distributed.schedules import SCHEDULES
 from onepass.egraph.terms.ops import iota, le, load
 from onepass.egraph.terms.term import Dim, Tensor
 from onepass.lowering.masks import block_map
@@ -191,8 +193,13 @@ def by_rank(bench: Bench, problem: str, table: list, whole, grad, right) -> None
     local = [x.detach()[:, :, mine].requires_grad_() for x in whole]
     positions = [mine, mine] if problem == "causal" else []
     own = [x[:, :, mine] for x in right]
-    for schedule in bench.arguments.schedules:
-        call = onepass.context_parallel({"full": full, "causal": causal}[problem], bench.mesh, schedule=schedule,
+    hosts = bench.arguments.hosts
+    mesh, dims = bench.mesh, "cp"
+    if hosts > 1:
+        shape = hosts, bench.arguments.ranks // hosts
+        mesh, dims = init_device_mesh(bench.device.type, shape, mesh_dim_names=("host", "cp")), ("host", "cp")
+    for schedule in bench.arguments.schedules or [n for n, roles in SCHEDULES.items() if len(roles) == mesh.ndim]:
+        call = onepass.context_parallel({"full": full, "causal": causal}[problem], mesh, dims, schedule=schedule,
                                         libraries=False, **SHARED[problem])  # fmt: skip
         measured(bench, table, schedule, problem, call, [*local, *positions], grad[:, :, mine], own)
         notes = {part.why_not for known in call._known.values() for part in known.parts.values()}
@@ -300,7 +307,8 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--problems", nargs="+", default=["full", "causal"])
-    parser.add_argument("--schedules", nargs="+", default=["ring", "all-gather"])
+    parser.add_argument("--hosts", type=int, default=1)
+    parser.add_argument("--schedules", nargs="+", default=[])
     parser.add_argument("--validate", action="store_true")
     parser.add_argument("--no-torch", dest="torch", action="store_false")
     arguments = parser.parse_args()

@@ -477,6 +477,13 @@ RANKS_LAYOUT = Message(
     "context_parallel: the weighted values do not have the axes of the scores, with the values' in place of the keys'",
     "multiply as weights @ values, with keys as the scores' last axis, and change the order of axes afterwards",
 )
+RANKS_NO_HEADS = Message(
+    "OP807",
+    "ranks",
+    "context_parallel: no axis is proved to be one of heads that ranks can exchange: {reason}",
+    "take another schedule, such as ring; or let heads be an axis that all queries, keys and values have and that the "
+    "number of ranks divides, and keep what mixes heads outside of the function",
+)
 
 ALL = {m.code: m for m in tuple(globals().values()) if isinstance(m, Message)}
 

@@ -28,11 +28,15 @@ SOFTMAXES = frozenset({"softmax", "_softmax", "_safe_softmax"})
 
 @dataclass(frozen=True)
 class Traced:
-    """A function's ATen graph with one result; inputs: a placeholder for each tensor, in order."""
+    """A function's ATen graph with one result; inputs: a placeholder for each tensor, in order.
+
+    sinks: scores of no key, which the softmax would have beside those of keys.
+    """
 
     graph: fx.Graph
     inputs: tuple[fx.Node, ...]
     result: fx.Node
+    sinks: fx.Node | None = None
 
 
 @dataclass(frozen=True)
@@ -103,6 +107,67 @@ def _mark_recorded(graph: fx.Graph, inputs: Collection[fx.Node]) -> None:
             value.requires_grad_()
 
 
+def apart_from_sinks(traced: Traced, keys: Collection[int]) -> Traced:
+    """The graph with a softmax over the keys alone, where it had other scores, too, whose weights nothing reads.
+
+    softmax(cat(s, t))[..., :n] is softmax(s) · exp(L(s) - L(cat(s, t))), with the logarithms L of sums of exponentials:
+    sinks are one more state, of output 0.
+    """
+    graph, copies = _copied(traced, {})
+    order = list(graph.nodes)
+    inputs, result = tuple(copies[x] for x in traced.inputs), copies[traced.result]
+    of_keys = _behind(order, {inputs[k] for k in keys})
+    for softmax in [node for node in order if node in of_keys and name_of(node) in SOFTMAXES]:
+        found = _scores_and_sinks(softmax, of_keys)
+        if found is not None:
+            slices = list(softmax.users)
+            softmax.meta = {**softmax.meta, "val": value_of_node(slices[0])}
+            softmax.args = (found[0], *softmax.args[1:])
+            for node in slices:
+                node.replace_all_uses_with(softmax)
+            return Traced(graph, inputs, softmax if result in slices else result, found[1])
+    return traced
+
+
+def _scores_and_sinks(softmax: fx.Node, of_keys: Collection[fx.Node]) -> tuple[fx.Node, fx.Node] | None:
+    """What a softmax's scores are joined of, if it is scores of keys and others, and only weights of keys are read."""
+    pieces = _joined_scores(softmax)
+    places = [place for place, piece in enumerate(pieces) if piece in of_keys]
+    if len(pieces) != 2 or len(places) != 1:
+        return None
+    first, second = (int(value_of_node(piece).shape[softmax.args[1]]) for piece in pieces)
+    (place,) = places
+    read = range(first) if place == 0 else range(first, first + second)
+    if not softmax.users or any(_slice_of(node, softmax) != read for node in softmax.users):
+        return None
+    return pieces[place], pieces[1 - place]
+
+
+def _joined_scores(softmax: fx.Node) -> list[fx.Node]:
+    """What the softmax's scores are joined of, along its own axis, before a number was taken away from each row."""
+    scores, axis = softmax.args[0], int(softmax.args[1])
+    rank = value_of_node(scores).ndim
+    if name_of(scores) == "sub" and _is_of_rows(scores.args[1:], rank, axis) and not scores.kwargs:
+        scores = scores.args[0]
+    joins = name_of(scores) == "cat" and len(scores.args) > 1 and not (scores.args[1] - axis) % rank
+    return list(scores.args[0]) if joins else []
+
+
+def _is_of_rows(operands: Sequence[object], rank: int, axis: int) -> bool:
+    """Whether it is one tensor with one number for each row along the axis."""
+    value = value_of_node(operands[0]) if len(operands) == 1 and isinstance(operands[0], fx.Node) else None
+    return value is not None and value.ndim == rank and value.shape[axis] == 1
+
+
+def _slice_of(node: fx.Node, source: fx.Node) -> range | None:
+    """Which places of a softmax's axis a slice reads; None if it is no slice along that axis."""
+    value = value_of_node(source)
+    given = (*node.args, *(0, 0, None, None, 1)[len(node.args) :])
+    if name_of(node) != "slice" or node.kwargs or (given[1] - source.args[1]) % value.ndim:
+        return None
+    return range(*slice(*given[2:]).indices(value.shape[given[1]]))
+
+
 def cuts(traced: Traced, keys: Collection[int]) -> Iterator[AttentionCut]:
     """Places to cut, the earliest first. keys: numbers of the inputs that belong to keys. Raises Refusal."""
     order = list(traced.graph.nodes)
@@ -167,6 +232,14 @@ def weighted_graph(cut: AttentionCut) -> fx.GraphModule:
         narrow = _call(graph, torch.ops.aten.to.dtype, weights, dtype)
     softmax.replace_all_uses_with(narrow)
     return _finished(graph, (copies[cut.mean], share))
+
+
+def sinks_graph(cut: AttentionCut) -> fx.GraphModule | None:
+    """From the inputs: the scores of sinks; None without any."""
+    if cut.traced.sinks is None:
+        return None
+    graph, copies = _copied(cut.traced, {})
+    return _finished(graph, copies[cut.traced.sinks])
 
 
 def rest_graph(cut: AttentionCut) -> fx.GraphModule:

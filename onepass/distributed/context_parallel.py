@@ -9,27 +9,31 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
 from ..compiler.options import Options
-from ..errors import InputError
+from ..errors import InputError, Refusal
 from ..report.records import Report, as_seen
-from .exchange import Ranks
+from .exchange import ALONE, Ranks
+from .head_exchange import HeadExchange, Move
+from .head_law import Heads
+from .placement import MeshDim, MeshDims, Placed
 from .schedules import SCHEDULES, Shards
-from .shared_attention import Proved, Run, SharedAttention, Sides, proved
-from .traffic import chosen
+from .shared_attention import Proved, Run, SharedAttention, Sides, proved, proved_heads
+from .traffic import chosen, work_of
 
 QUERIES, KEYS = {"q": -2}, {"k": -2, "v": -2}
+Table = list[list[list[int]]]  # by host and rank: the numbers of queries and keys
 
 
 def context_parallel(
     function: Callable,
     mesh: DeviceMesh,
-    dim: str | int | None = None,
+    dim: MeshDim = None,
     *,
     queries: Mapping[str, int] | None = None,
     keys: Mapping[str, int] | None = None,
@@ -38,17 +42,22 @@ def context_parallel(
 ) -> ContextParallel:
     """The function or module, to be called by all ranks of a dim of the mesh, each with its part of a sequence.
 
+    dim: a name or a number; or two, hosts first, such as ("host", "cp"), where ranks of one host have the fast link.
+
     queries, keys: the arguments that are shared out, with the axis of the sequence; without them {"q": -2} and
     {"k": -2, "v": -2}. Every other tensor is the same on all ranks. What a score or a mask needs to know of a query or
     a key is an argument, too, such as its position or its document: places in a part of a sequence mean nothing. The
-    parts may be of any lengths, and hold any tokens. schedule: "ring" or "all-gather"; without it the one that is
-    estimated to take less time. options: those of the backend.
+    parts may be of any lengths, and hold any tokens. schedule: "ring", "all-gather" or "ulysses" for one dim,
+    "two-level" or "two-level ulysses" for two; without it the one that is estimated to take less time. options: those
+    of the backend.
 
-    Each rank gets the gradients of its own queries and keys in full; those of other tensors are its queries' part, as
-    in data parallel. Arguments may be DTensors that are sharded so; then the result is one. A row without keys is 0.
+    Each rank gets the gradients of its own queries and keys in full; those of other tensors are its part, and the sum
+    over ranks is the whole, as in data parallel. Arguments may be DTensors that are sharded so; then the result is one.
+    A row without keys is 0.
 
     Raises InputError for arguments that do not fit; Refusal, at the first call, for a function of which it is not
-    proved that its states merge: one that reads places of keys, or reduces over keys in another way than by a softmax.
+    proved that its states merge: one that reads places of keys, or reduces over keys in another way than by a softmax;
+    and by an exchange of heads for one that mixes heads, or whose heads the ranks do not divide.
 
     In each of two processes, which torchrun started; docs/many_gpus.md has a whole program:
 
@@ -61,33 +70,47 @@ def context_parallel(
         raise InputError(f"context_parallel takes a function or a module, and this is of type {kind}")
     if schedule is not None and schedule not in SCHEDULES:
         raise InputError(f"schedule is one of {', '.join(SCHEDULES)}, not {schedule!r}")
+    dims = MeshDims.of(mesh, dim)
+    if schedule is not None and len(SCHEDULES[schedule]) != len(dims.numbers):
+        fitting = ", ".join(name for name, roles in SCHEDULES.items() if len(roles) == len(dims.numbers))
+        wanted = "two dims of the mesh, hosts first" if len(dims.numbers) == 1 else "one dim of the mesh"
+        raise InputError(f"{schedule} takes {wanted}; dim={dim!r} goes with {fitting}")
     axes = dict(QUERIES if queries is None else queries), dict(KEYS if keys is None else keys)
     read = Options.read({"inner": "eager", **options})
-    return ContextParallel(function, _MeshDim.of(mesh, dim), axes, schedule, read)
+    return ContextParallel(function, dims, axes, schedule, read)
 
 
-class _MeshDim:
-    """A dim of a mesh: its number, and this process's ranks along it."""
+@dataclass(frozen=True)
+class SharedCall:
+    """The arguments of one call that are no tensors, this rank's tensors by name, and which are shared out."""
 
-    def __init__(self, mesh: DeviceMesh, number: int):
-        self.mesh, self.number = mesh, number
-        self.ranks = Ranks.of(mesh.get_group(number))
+    words: Mapping[str, Any]
+    tensors: Mapping[str, torch.Tensor]
+    sides: Sides
 
-    @classmethod
-    def of(cls, mesh: DeviceMesh, dim: str | int | None) -> _MeshDim:
-        """That of a name or a number. Raises InputError if the mesh has none."""
-        names = mesh.mesh_dim_names or ()
-        if dim is None:
-            if mesh.ndim != 1:
-                raise InputError(f"the mesh has {mesh.ndim} dims: name the one that the sequence is shared over")
-            return cls(mesh, 0)
-        if isinstance(dim, str):
-            if dim not in names:
-                raise InputError(f"the mesh has no dim {dim!r}: its dims are {', '.join(names) or 'not named'}")
-            return cls(mesh, names.index(dim))
-        if not -mesh.ndim <= dim < mesh.ndim:
-            raise InputError(f"the mesh has no dim {dim}: it has {mesh.ndim}")
-        return cls(mesh, dim % mesh.ndim)
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """The numbers of queries and keys."""
+        given = [*self.tensors.values()]
+        queries, keys = (
+            next(given[k].shape[axis] for k, axis in axes.items()) for axes in (self.sides.queries, self.sides.keys)
+        )
+        return queries, keys
+
+    @property
+    def kind(self) -> tuple:
+        """What a graph depends on beside the shapes."""
+        kinds = [(x.dtype, x.device, x.requires_grad and torch.is_grad_enabled()) for x in self.tensors.values()]
+        return (tuple((n, repr(x)) for n, x in self.words.items()), *self.tensors, *kinds)
+
+    @property
+    def general(self) -> tuple:
+        """What a proof depends on: the kind, and the shapes without the sequence's axes."""
+        spared = {**self.sides.queries, **self.sides.keys}
+        shapes = (
+            tuple(n for a, n in enumerate(x.shape) if a != spared.get(k)) for k, x in enumerate(self.tensors.values())
+        )
+        return *self.kind, *shapes
 
 
 class ContextParallel:
@@ -96,13 +119,13 @@ class ContextParallel:
     def __init__(
         self,
         function: Callable,
-        place: _MeshDim,
+        dims: MeshDims,
         axes: tuple[dict[str, int], dict[str, int]],
         schedule: str | None,
         options: Options,
     ):
         self.function, self.schedule, self.options = function, schedule, options
-        self._place, self._axes = place, axes
+        self._dims, self._axes = dims, axes
         called = function.forward if isinstance(function, torch.nn.Module) else function
         self._signature = inspect.signature(called)
         unknown = [n for names in axes for n in names if n not in self._signature.parameters]
@@ -110,6 +133,7 @@ class ContextParallel:
             raise InputError(f"{self.name} has no argument {unknown[0]!r}")
         self._known: dict[tuple, SharedAttention] = {}
         self._laws: dict[tuple, Proved] = {}
+        self._heads: dict[tuple, Heads | None] = {}
 
     @property
     def name(self) -> str:
@@ -125,13 +149,31 @@ class ContextParallel:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The result for this rank's queries."""
         words, tensors = self._bound(args, kwargs)
-        spread = _Spread.of(self._place, tensors, self._axes)
-        local = {name: spread.local(name, x) for name, x in tensors.items()}
-        sides = self._sides(local)
-        attention = self._attention(words, local, sides)
-        given = list(local.values())
-        run = Run(attention, self._schedule(given, sides), self._shards(given, sides))
-        return spread.result(run(given), attention.law.axis)
+        placed = Placed.of(self._dims, tensors, self._axes)
+        local = {name: placed.local(x) for name, x in tensors.items()}
+        call = SharedCall(words, local, self._sides(local))
+        table = self._dims.table(call.lengths, next(iter(local.values())).device)
+        result, axis = self._shared(call, table)
+        return placed.result(result, axis, sum(queries for host in table for queries, _ in host))
+
+    def _shared(self, call: SharedCall, table: Table) -> tuple[torch.Tensor, int]:
+        """The result of this rank, and its axis of the queries."""
+        roles = SCHEDULES[self.schedule or self._chosen(call, table)]
+        ranks = dict(zip(roles, self._dims.ranks, strict=True))
+        ring, gather = (ranks.get(role, ALONE) for role in ("ring", "gather"))
+        exchange = None
+        if roles == ("ring",):
+            table = [[own] for own in table[0]]
+        if "heads" in ranks:
+            exchange = self._exchange(call, ranks["heads"], table[ring.rank])
+            call = replace(call, tensors=exchange.there(call.tensors))
+            table = [[[sum(of_rank) for of_rank in zip(*host, strict=True)]] for host in table]
+        keys = [[length for _, length in host] for host in table]
+        attention = self._attention(call)
+        axis = attention.law.axis
+        run = Run(attention, Shards(ring, gather, keys, [*call.sides.keys.values()]))
+        result = run([*call.tensors.values()])
+        return (result if exchange is None else exchange.home(result, axis)), axis
 
     def _bound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         """The arguments that are no tensors, and the tensors by name, parameters and buffers of a module among them."""
@@ -165,20 +207,47 @@ class ContextParallel:
                 raise InputError(f"parts of one sequence have one length, and these have {lengths}")
         return sides
 
-    def _attention(self, words: Mapping[str, Any], local: Mapping[str, torch.Tensor], sides: Sides) -> SharedAttention:
+    def _attention(self, call: SharedCall) -> SharedAttention:
         """The graphs for tensors of this kind; the proof holds for all lengths."""
-        kinds = [(x.dtype, x.device, x.requires_grad and torch.is_grad_enabled()) for x in local.values()]
-        said = tuple((n, repr(x)) for n, x in words.items())
-        kind = (said, *local, *kinds, *(tuple(x.shape) for x in local.values()))
+        kind, general = (*call.kind, *(tuple(x.shape) for x in call.tensors.values())), call.general
         if kind not in self._known:
-            function, given = self._of_tensors(words, [*local]), list(local.values())
-            spared = {**sides.queries, **sides.keys}
-            shapes = [[n for a, n in enumerate(x.shape) if a != spared.get(k)] for k, x in enumerate(given)]
-            general = (said, *local, *kinds, *map(tuple, shapes))
+            function, given = self._of_tensors(call.words, [*call.tensors]), [*call.tensors.values()]
             if general not in self._laws:
-                self._laws[general] = proved(function, given, sides, [*local])
-            self._known[kind] = SharedAttention(function, sides, self.options, self._laws[general])
+                self._laws[general] = proved(function, given, call.sides, [*call.tensors])
+            self._known[kind] = SharedAttention(function, call.sides, self.options, self._laws[general])
         return self._known[kind]
+
+    def _heads_of(self, call: SharedCall, ranks: int) -> Heads | None:
+        """What ranks may exchange; None if that is not proved."""
+        key = ranks, *call.general
+        if key not in self._heads:
+            try:
+                self._heads[key] = self._proved_heads(call, ranks)
+            except Refusal:
+                self._heads[key] = None
+        return self._heads[key]
+
+    def _proved_heads(self, call: SharedCall, ranks: int) -> Heads:
+        names = [*call.tensors]
+        return proved_heads(self._of_tensors(call.words, names), [*call.tensors.values()], call.sides, names, ranks)
+
+    def _exchange(self, call: SharedCall, ranks: Ranks, lengths: Sequence[Sequence[int]]) -> HeadExchange:
+        """That of heads for the sequence. lengths: of queries and keys of each of the ranks. Raises Refusal."""
+        heads = self._heads_of(call, ranks.size) or self._proved_heads(call, ranks.size)
+        queries, keys = zip(*lengths, strict=True)
+        parts = ((call.sides.queries, queries), (call.sides.keys, keys))
+        moves = {k: Move(axis, each, heads.axes.get(k)) for axes, each in parts for k, axis in axes.items()}
+        return HeadExchange(ranks, heads, moves, queries)
+
+    def _chosen(self, call: SharedCall, table: Table) -> str:
+        """The schedule by the estimates of the longest parts, which all ranks know, so that they choose alike."""
+        if self._dims.size == 1:
+            return next(name for name, roles in SCHEDULES.items() if len(roles) == len(self._dims.ranks))
+        longest = tuple(max(each) for each in zip(*(own for host in table for own in host), strict=True))
+        heads = self._heads_of(call, self._dims.ranks[-1].size)
+        given = [*call.tensors.values()]
+        work = work_of(given, call.sides, longest, heads)
+        return chosen(work, [ranks.size for ranks in self._dims.ranks], given[0].device)
 
     def _of_tensors(self, words: Mapping[str, Any], names: Sequence[str]) -> Callable[..., torch.Tensor]:
         """The function of the tensors alone, in the order of their names."""
@@ -194,69 +263,3 @@ class ContextParallel:
 
         return run
 
-    def _shards(self, given: Sequence[torch.Tensor], sides: Sides) -> Shards:
-        """The lengths of all shards, which the ranks tell each other."""
-        number, axis = next(iter(sides.keys.items()))
-        own, ranks = given[number].shape[axis], self._place.ranks
-        lengths = [own]
-        if ranks.size > 1:
-            lengths = [length for (length,) in ranks.numbers([own], given[number].device)]
-        return Shards(ranks, lengths, [*sides.keys.values()])
-
-    def _schedule(self, given: Sequence[torch.Tensor], sides: Sides):
-        if self.schedule is not None:
-            return SCHEDULES[self.schedule]
-        return SCHEDULES[chosen(given, sides, self._place.ranks.size)]
-
-
-class _Spread:
-    """Where tensors are: plain ones are a rank's parts; of DTensors, those are taken, and the result is a DTensor."""
-
-    def __init__(self, place: _MeshDim, placements: Sequence[Placement] | None):
-        self.place, self.placements = place, placements
-
-    @classmethod
-    def of(
-        cls, place: _MeshDim, tensors: Mapping[str, torch.Tensor], axes: tuple[dict[str, int], dict[str, int]]
-    ) -> _Spread:
-        """Raises InputError for DTensors that are not sharded as the arguments say."""
-        placements = None
-        shared = {**axes[0], **axes[1]}
-        for name, x in tensors.items():
-            if not isinstance(x, DTensor):
-                continue
-            if x.device_mesh != place.mesh:
-                raise InputError(f"{name} is on another mesh")
-            found, axis = x.placements[place.number], shared.get(name)
-            wanted = Replicate() if axis is None else Shard(axis % x.ndim)
-            if found != wanted:
-                raise InputError(f"{name} is placed as {found} on this dim of the mesh, and is to be {wanted}")
-            if name in axes[0] and placements is None:
-                placements = x.placements
-        return cls(place, placements)
-
-    def local(self, name: str, x: torch.Tensor) -> torch.Tensor:
-        """This rank's part."""
-        if not isinstance(x, DTensor):
-            return x
-        # Each rank has its queries' part in the gradient of what is the same everywhere.
-        places = [Partial() if p.is_replicate() and n == self.place.number else p for n, p in enumerate(x.placements)]
-        return x.to_local(grad_placements=places)
-
-    def result(self, local: torch.Tensor, axis: int) -> torch.Tensor:
-        """The result of this rank, or the whole one if queries came as a DTensor."""
-        if self.placements is None:
-            return local
-        places = list(self.placements)
-        places[self.place.number] = Shard(axis)
-        ranks = self.place.ranks
-        lengths = ranks.numbers([local.shape[axis]], local.device) if ranks.size > 1 else [[local.shape[axis]]]
-        shape = list(local.shape)
-        for number, found in enumerate(places):
-            if isinstance(found, Shard) and number != self.place.number:
-                shape[found.dim] *= self.place.mesh.size(number)
-        shape[axis] = sum(length for (length,) in lengths)
-        strides = torch.empty(shape, device="meta").stride()
-        return DTensor.from_local(
-            local.contiguous(), self.place.mesh, places, run_check=False, shape=torch.Size(shape), stride=strides
-        )

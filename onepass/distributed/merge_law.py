@@ -18,6 +18,8 @@ from ..egraph.calculus.reverse_mode import Result
 from ..egraph.calculus.saved import Mean, logarithms, means
 from ..egraph.derivation import ledger
 from ..egraph.derivation.normalize import Normaliser
+from ..egraph.terms.index_simplify import simplify_index
+from ..egraph.terms.ops import iota
 from ..egraph.terms.term import Dim, Term
 from ..egraph.terms.traversal import reduces, subterms
 from ..errors import Refusal
@@ -31,11 +33,12 @@ Axes = Mapping[str, int]  # of tensors by name: the axis of the sequence, from 0
 class Along:
     """Whether a term reads these tensors' elements at a dim by the dim alone, and depends on it in no other way.
 
-    axes: the tensors' axis along the dim.
+    axes: the tensors' axis along the dim. groups: a tensor may have one element for a group of the dim's elements.
     """
 
     dim: Dim
     axes: Axes
+    groups: bool = False
 
     def broken(self, term: Term) -> str:
         """What else it does with the dim; "" if nothing."""
@@ -62,12 +65,19 @@ class Along:
         axis = self.axes.get(tensor.name)
         for number, index in enumerate(node.args):
             if number == axis:
-                if index.op != "iota" or index.attrs[0] != self.dim:
+                if index is not self._place(int(tensor.shape[axis])):
                     return f"{tensor.name} is read at another place than its own"
             elif self.dim in index.dims:
                 where = "along another axis" if axis is not None else "and is not named as an argument of theirs"
                 return f"{tensor.name} is read by place {where}"
         return ""
+
+    def _place(self, length: int) -> Term | None:
+        """The index of a tensor with this many elements along the dim; None if they are not equal groups of it."""
+        place, size = iota(self.dim), int(self.dim.size)
+        if not self.groups:
+            return place
+        return None if size % length else simplify_index(place // (size // length))
 
 
 def require_merge(captured: Captured, keys: Axes, where: str = "") -> None:

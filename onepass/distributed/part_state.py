@@ -37,6 +37,9 @@ _LOCK = lock()
 _RUNNERS: dict[tuple[str, tuple[bool, ...], tuple[bool, ...]], GivenRunner] = registered({}, "runners", _LOCK)
 
 
+Call = Callable[..., torch.Tensor]  # of the tensors
+
+
 class NotGiven(OnepassError):
     """A region whose backward cannot read another state than its own; the message says why."""
 
@@ -67,7 +70,7 @@ class PartState:
         self, tensors: Sequence[torch.Tensor], needed: Sequence[bool], whole: State, cotangent: torch.Tensor
     ) -> list[torch.Tensor | None]:
         """For each needed tensor its gradient, as far as these keys are concerned; `whole` is the state of all keys."""
-        total = torch.where(whole.logsumexp == -inf, 0.0, whole.logsumexp)  # a row without keys has weights of 0
+        total = _finite(whole)
         if self._given is not None:
             try:
                 return _differentiated(
@@ -75,9 +78,34 @@ class PartState:
                 )
             except (NotGiven, ExecutorError) as reason:
                 self._given, self.why_not = None, str(reason)
-        wide = total.dtype
-        share = -(cotangent.to(wide) * whole.output.to(wide)).sum(-1, keepdim=True)
-        return _differentiated(lambda own: self._weighted(*own, total), tensors, needed, [cotangent, share])
+        run = lambda own: self._weighted(*own, total)
+        return _differentiated(run, tensors, needed, [cotangent, _of_share(whole, cotangent)])
+
+
+def sink_state(scores_of: Call, tensors: Sequence[torch.Tensor]) -> State:
+    """The state of scores without keys. scores_of: those [..., queries, sinks], from the tensors."""
+    scores = scores_of(*tensors)
+    total = scores.to(torch.promote_types(scores.dtype, torch.float32)).logsumexp(-1, keepdim=True)
+    return State(torch.zeros_like(total), total)
+
+
+def sink_gradients(
+    scores_of: Call, tensors: Sequence[torch.Tensor], needed: Sequence[bool], whole: State, cotangent: torch.Tensor
+) -> list[torch.Tensor | None]:
+    """For each needed tensor its gradient, as far as sinks are concerned; `whole` is the state of keys and sinks."""
+    run = lambda own: [torch.exp(scores_of(*own) - _finite(whole)).sum(-1, keepdim=True)]
+    return _differentiated(run, tensors, needed, [_of_share(whole, cotangent)])
+
+
+def _finite(whole: State) -> torch.Tensor:
+    """The logarithms; 0 for a row without keys, whose weights are 0."""
+    return torch.where(whole.logsumexp == -inf, 0.0, whole.logsumexp)
+
+
+def _of_share(whole: State, cotangent: torch.Tensor) -> torch.Tensor:
+    """The cotangent of a share in the sum of the weights: -g · o."""
+    wide = whole.logsumexp.dtype
+    return -(cotangent.to(wide) * whole.output.to(wide)).sum(-1, keepdim=True)
 
 
 def _differentiated(

@@ -1,8 +1,9 @@
-"""The order in which a rank sees the keys of the others: ring and all-gather, forward and backward.
+"""The order in which a rank sees the keys of the others: a ring between hosts, and in each host a gathering.
 
-In both, the exchange of the next keys runs beside the kernel of those that are there, and gradients of keys go back to
-their owner. Invariant: each rank sees every key once, its own first, so the order of its merges is fixed. Example: with
-three ranks, rank 0 sees the keys of 0, 2 and 1 in a ring, and those of 0, then of 2 and 1 at once, in an all-gather.
+In each round of the ring a rank sees the keys that its ring brought it, then those that it gathers from its host; the
+exchange of the next keys runs beside the kernels. A host of one rank makes it a plain ring, a ring of one host a plain
+all-gather. Invariant: each rank sees every key once, its own first, so the order of its merges is fixed. Example: of
+hosts {0, 1} and {2, 3}, rank 0 sees the keys of 0, 1, 2 and 3, and gets those of 3 from rank 1.
 """
 
 from __future__ import annotations
@@ -19,20 +20,35 @@ from .exchange import Exchange, Ranks
 Keys = list[torch.Tensor]  # the tensors that belong to keys, in the order of their arguments
 Gradients = list[torch.Tensor | None]
 
+# What the ranks along each dim of the mesh do, hosts first: pass keys in a ring, gather those of all, exchange heads.
+SCHEDULES: dict[str, tuple[str, ...]] = {
+    "ring": ("ring",),
+    "all-gather": ("gather",),
+    "ulysses": ("heads",),
+    "two-level": ("ring", "gather"),
+    "two-level ulysses": ("ring", "heads"),
+}
+
 
 @dataclass(frozen=True)
 class Shards:
-    """What is known of the keys of all ranks. lengths: how many keys each rank has. axes: that of the keys."""
+    """What is known of the keys of all ranks. ring: the ranks that keys go round. gather: those of this rank's host.
 
-    ranks: Ranks
-    lengths: Sequence[int]
+    lengths: how many keys each rank of each host has. axes: that of the keys.
+    """
+
+    ring: Ranks
+    gather: Ranks
+    lengths: Sequence[Sequence[int]]
     axes: Sequence[int]
 
-    def like(self, own: Sequence[torch.Tensor], owner: int, dtypes: Sequence[torch.dtype] | None = None) -> Keys:
-        """Empty tensors for the keys of an owner. dtypes: other ones than the keys have."""
+    def like(
+        self, own: Sequence[torch.Tensor], host: int, rank: int, dtypes: Sequence[torch.dtype] | None = None
+    ) -> Keys:
+        """Empty tensors for the keys of a rank of a host. dtypes: other ones than the keys have."""
         found = []
         for number, (x, axis) in enumerate(zip(own, self.axes, strict=True)):
-            shape = [*x.shape[:axis], self.lengths[owner], *x.shape[axis + 1 :]]
+            shape = [*x.shape[:axis], self.lengths[host][rank], *x.shape[axis + 1 :]]
             found.append(x.new_empty(shape, dtype=dtypes[number] if dtypes else None))
         return found
 
@@ -41,122 +57,89 @@ class Shards:
         return replace(self, axes=[self.axes[k] for k in kept])
 
 
-class RingSchedule:
-    """Each rank sends the keys that it has to the next one, and their gradients follow them home."""
+def forward(shards: Shards, own: Keys, state_of: Callable[[Keys], State]) -> State:
+    """The state of all keys. state_of: of some."""
+    merged: State | None = None
+    for host, keys in _passed(shards, own):
+        for some in _gathered(shards, keys, host):
+            merged = merged_with(merged, state_of(some))
+    assert merged is not None
+    return merged
 
-    name = "ring"
 
-    def forward(self, shards: Shards, own: Keys, state_of: Callable[[Keys], State]) -> State:
-        """The state of all keys. state_of: of some."""
-        merged: State | None = None
-        for keys in self._keys(shards, own):
-            merged = merged_with(merged, state_of(keys))
-        assert merged is not None
-        return merged
+def backward(
+    shards: Shards, own: Keys, gradients_of: Callable[[Keys], tuple[Gradients, Gradients]], rest: Sum
+) -> Gradients:
+    """The whole gradients of the own keys; those of what does not belong to keys are added to the rest.
 
-    def backward(
-        self, shards: Shards, own: Keys, gradients_of: Callable[[Keys], tuple[Gradients, Gradients]]
-    ) -> tuple[Gradients, Gradients]:
-        """The sum of what does not belong to keys, and the whole gradients of the own keys.
-
-        gradients_of: both, as far as some keys are concerned.
-        """
-        ranks, rest, needed = shards.ranks, Sum(), list[int]()
-        under_way: tuple[Exchange, Keys] | None = None
-        for step, keys in enumerate(self._keys(shards, own)):
-            owner = (ranks.rank - step) % ranks.size
-            others, found = gradients_of(keys)
+    gradients_of: the rest's and the keys', as far as some keys are concerned. Those of keys go home in float32.
+    """
+    ring, needed = shards.ring, list[int]()
+    under_way: tuple[Exchange, Keys] | None = None
+    for host, keys in _passed(shards, own):
+        found = []
+        for some in _gathered(shards, keys, host):
+            others, of_keys = gradients_of(some)
             rest.add(others)
-            needed = [k for k, x in enumerate(found) if x is not None]
-            travelling = [_wide(x) for x in found if x is not None]
-            if under_way is not None:
-                under_way[0].wait()
-                travelling = [x.add_(y) for x, y in zip(travelling, under_way[1], strict=True)]
-            if ranks.size > 1 and needed:
-                following = (owner - 1) % ranks.size
-                under_way = self._sent(shards.only(needed), travelling, [own[k] for k in needed], following)
+            found.append(of_keys)
+        needed = [k for k, x in enumerate(found[0]) if x is not None]
+        here, travelling = shards.only(needed), [_wide(found[0][k]) for k in needed]
+        if len(found) > 1:
+            _add_what_others_found(here, host, travelling, [_wide(found[1][k]) for k in needed])
         if under_way is not None:
             under_way[0].wait()
-            travelling = under_way[1]
-        return rest.total, _spread(travelling, needed, own)
-
-    def _keys(self, shards: Shards, own: Keys) -> Iterator[Keys]:
-        """The keys of each rank, the own first; the next ones are under way meanwhile."""
-        ranks, keys = shards.ranks, own
-        for owner in [*ranks.others, None]:
-            if owner is None:
-                yield keys
-                return
-            coming = shards.like(own, owner)
-            exchange = ranks.start([(x, ranks.following) for x in keys], [(x, ranks.preceding) for x in coming])
-            yield keys
-            exchange.wait()
-            keys = coming
-
-    def _sent(self, shards: Shards, travelling: Keys, own: Keys, coming_owner: int) -> tuple[Exchange, Keys]:
-        """The gradients of keys on their way to the next rank, and the ones that come from the one before."""
-        ranks = shards.ranks
-        coming = shards.like(own, coming_owner, [x.dtype for x in travelling])
-        sends, receives = [(x, ranks.following) for x in travelling], [(x, ranks.preceding) for x in coming]
-        return ranks.start(sends, receives), coming
+            travelling = [x.add_(y) for x, y in zip(travelling, under_way[1], strict=True)]
+        if ring.size > 1 and needed:
+            under_way = _sent(here, travelling, [own[k] for k in needed], (host - 1) % ring.size)
+    if under_way is not None:
+        under_way[0].wait()
+        travelling = under_way[1]
+    by_place = dict(zip(needed, travelling, strict=True))
+    return [by_place.get(k) for k in range(len(own))]
 
 
-class AllGatherSchedule:
-    """Each rank gets the keys of all others at once, beside the kernel of its own; gradients go to the owners."""
-
-    name = "all-gather"
-
-    def forward(self, shards: Shards, own: Keys, state_of: Callable[[Keys], State]) -> State:
-        """The state of all keys. state_of: of some."""
-        exchange, coming = self._started(shards, own)
-        merged = merged_with(None, state_of(own))
-        if coming:
-            exchange.wait()
-            merged = merged_with(merged, state_of(self._joined(shards, coming)))
-        return merged
-
-    def backward(
-        self, shards: Shards, own: Keys, gradients_of: Callable[[Keys], tuple[Gradients, Gradients]]
-    ) -> tuple[Gradients, Gradients]:
-        """As a ring's."""
-        rest = Sum()
-        exchange, coming = self._started(shards, own)
-        others, found = gradients_of(own)
-        rest.add(others)
-        needed = [k for k, x in enumerate(found) if x is not None]
-        mine = [_wide(x) for x in found if x is not None]
-        if coming:
-            exchange.wait()
-            others, theirs = gradients_of(self._joined(shards, coming))
-            rest.add(others)
-            self._add_what_others_found(shards.only(needed), mine, [_wide(theirs[k]) for k in needed])
-        return rest.total, _spread(mine, needed, own)
-
-    def _started(self, shards: Shards, own: Keys) -> tuple[Exchange, list[Keys]]:
-        ranks = shards.ranks
-        coming = [shards.like(own, owner) for owner in ranks.others]
-        sends = [(x, owner) for owner in ranks.others for x in own]
-        receives = [(x, owner) for owner, keys in zip(ranks.others, coming, strict=True) for x in keys]
-        return ranks.start(sends, receives), coming
-
-    def _add_what_others_found(self, shards: Shards, mine: Keys, theirs: Keys) -> None:
-        """Sends each rank the gradients of its keys, and adds what comes to those of the own ones, in a fixed order."""
-        ranks = shards.ranks
-        lengths = [shards.lengths[owner] for owner in ranks.others]
-        parts = [x.split(lengths, axis) for x, axis in zip(theirs, shards.axes, strict=True)]
-        sends = [(part[n], owner) for n, owner in enumerate(ranks.others) for part in parts]
-        back = [[torch.empty_like(x) for x in mine] for _ in ranks.others]
-        receives = [(x, owner) for owner, found in zip(ranks.others, back, strict=True) for x in found]
-        ranks.start(sends, receives).wait()
-        for found in back:
-            for total, x in zip(mine, found, strict=True):
-                total.add_(x)
-
-    def _joined(self, shards: Shards, coming: Sequence[Keys]) -> Keys:
-        return [torch.cat(parts, axis) for parts, axis in zip(zip(*coming, strict=True), shards.axes, strict=True)]
+def _passed(shards: Shards, own: Keys) -> Iterator[tuple[int, Keys]]:
+    """Each host, and the keys of its rank in this ring, the own first; the next ones are under way meanwhile."""
+    ring, host, keys = shards.ring, shards.ring.rank, own
+    for following in ring.others:
+        coming = shards.like(own, following, shards.gather.rank)
+        exchange = ring.start([(x, ring.following) for x in keys], [(x, ring.preceding) for x in coming])
+        yield host, keys
+        exchange.wait()
+        host, keys = following, coming
+    yield host, keys
 
 
-SCHEDULES = {schedule.name: schedule for schedule in (RingSchedule(), AllGatherSchedule())}
+def _gathered(shards: Shards, keys: Keys, host: int) -> Iterator[Keys]:
+    """The keys that the ring brought of a host, then at once those that it brought the other ranks of this one."""
+    ranks = shards.gather
+    coming = [shards.like(keys, host, other) for other in ranks.others]
+    sends = [(x, other) for other in ranks.others for x in keys]
+    exchange = ranks.start(sends, [(x, other) for other, k in zip(ranks.others, coming, strict=True) for x in k])
+    yield keys
+    if coming:
+        exchange.wait()
+        yield [torch.cat(parts, axis) for parts, axis in zip(zip(*coming, strict=True), shards.axes, strict=True)]
+
+
+def _sent(shards: Shards, travelling: Keys, own: Keys, coming_host: int) -> tuple[Exchange, Keys]:
+    """The gradients of keys on their way to the next rank, and the ones that come from the one before."""
+    ring = shards.ring
+    coming = shards.like(own, coming_host, shards.gather.rank, [x.dtype for x in travelling])
+    return ring.start([(x, ring.following) for x in travelling], [(x, ring.preceding) for x in coming]), coming
+
+
+def _add_what_others_found(shards: Shards, host: int, mine: Keys, theirs: Keys) -> None:
+    """Sends each rank of the host the gradients of its keys, and adds what comes to the own ones, in a fixed order."""
+    ranks = shards.gather
+    lengths = [shards.lengths[host][other] for other in ranks.others]
+    parts = [x.split(lengths, axis) for x, axis in zip(theirs, shards.axes, strict=True)]
+    sends = [(part[n], other) for n, other in enumerate(ranks.others) for part in parts]
+    back = [[torch.empty_like(x) for x in mine] for _ in ranks.others]
+    ranks.start(sends, [(x, other) for other, found in zip(ranks.others, back, strict=True) for x in found]).wait()
+    for found in back:
+        for total, x in zip(mine, found, strict=True):
+            total.add_(x)
 
 
 # Sums ----------------------------------------------------------------------------------------------------------------
@@ -189,14 +172,9 @@ class Sum:
             self.total = [None if x is None else _wide(x) for x in found]
             return
         pairs = zip(self.total, found, strict=True)
-        self.total = [total if x is None else x if total is None else total.add_(x) for total, x in pairs]
+        self.total = [total if x is None else _wide(x) if total is None else total.add_(x) for total, x in pairs]
 
 
 def _wide(x: torch.Tensor) -> torch.Tensor:
     """A copy that may be added to, contiguous, in at least float32."""
     return x.to(torch.promote_types(x.dtype, torch.float32), copy=True, memory_format=torch.contiguous_format)
-
-
-def _spread(found: Sequence[torch.Tensor], places: Sequence[int], own: Keys) -> Gradients:
-    by_place = dict(zip(places, found, strict=True))
-    return [by_place.get(k) for k in range(len(own))]

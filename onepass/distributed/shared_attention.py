@@ -17,17 +17,22 @@ from torch.autograd.function import once_differentiable
 
 from .. import messages
 from ..compiler.options import Options
+from ..egraph.terms.traversal import all_dims
 from ..errors import Refusal
 from ..graph.nodes import where_of
 from ..graph.trace import from_aten_graph
 from ..states import State
 from ..translate.translate import Captured, translate
-from .attention_cut import AttentionCut, Traced, cuts, rest_graph, traced
+from .attention_cut import AttentionCut, Traced, apart_from_sinks, cuts, rest_graph, sinks_graph, traced
+from .head_law import Heads, independent_heads, same_at_other_sizes
 from .merge_law import require_merge, require_rows
-from .part_state import PartState
-from .schedules import AllGatherSchedule, Gradients, Keys, RingSchedule, Shards
+from .part_state import PartState, sink_gradients, sink_state
+from .schedules import Gradients, Keys, Shards, Sum, backward, forward, merged_with
 
-LENGTHS = {"queries": 509, "keys": 641}  # for the proof: long, and no other size is likely to be one of them
+# For the proof, of queries and keys: long, and no other size is likely to be one of them. Terms that are the same at
+# both are those of any length.
+LENGTHS, OTHER_LENGTHS = (509, 641), (521, 653)
+CANNOT_RUN = (RuntimeError, AssertionError, ValueError, IndexError, ZeroDivisionError)  # at sizes it was not made for
 
 
 @dataclass(frozen=True)
@@ -44,10 +49,12 @@ class Sides:
             found[number] = x
         return found
 
-    def with_lengths(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Empty tensors with the lengths of the proof."""
+    def with_lengths(
+        self, tensors: Sequence[torch.Tensor], lengths: tuple[int, int] = LENGTHS
+    ) -> list[torch.Tensor]:
+        """Empty tensors with the lengths of the proof, of queries and keys."""
         found = list(tensors)
-        for axes, length in ((self.queries, LENGTHS["queries"]), (self.keys, LENGTHS["keys"])):
+        for axes, length in zip((self.queries, self.keys), lengths, strict=True):
             for number, axis in axes.items():
                 x = tensors[number]
                 shape = [*x.shape[:axis], length, *x.shape[axis + 1 :]]
@@ -71,25 +78,64 @@ class Proved:
 
 def proved(function: Call, tensors: Sequence[torch.Tensor], sides: Sides, names: Sequence[str] = ()) -> Proved:
     """Where the function may be cut. names: of the tensors. Raises Refusal if the law is not proved for it."""
-    try:
-        found = _trace(function, sides.with_lengths(_fakes(tensors)))
-    except (RuntimeError, AssertionError) as error:  # such as a bias of one length, or a tensor that is no argument
-        reason = f"it does not run on its arguments with other numbers of queries and keys ({_first_line(error)})"
-        raise Refusal(messages.RANKS_NO_LAW, reason=reason) from error
+    given = _fakes(tensors)
+    found = _of_lengths(function, sides.with_lengths(given))
     refused: Refusal | None = None
-    for place, cut in enumerate(cuts(found, [*sides.keys])):
+    apart = apart_from_sinks(found, [*sides.keys])
+    for place, cut in enumerate(cuts(apart, [*sides.keys])):
         try:
-            require_merge(*_terms(found, cut.mean, sides.keys, names), where_of(cut.mean))
+            require_merge(*_terms(apart, cut.mean, sides.keys, names), where_of(cut.mean))
         except Refusal as reason:
             refused = refused or reason
             continue
         require_layout(cut)
-        return Proved(place, require_rows(*_terms(found, found.result, sides.queries, names)))
+        rows, queries = _terms(found, found.result, sides.queries, names)
+        axis = require_rows(rows, queries)
+        other = _of_lengths(function, sides.with_lengths(given, OTHER_LENGTHS))
+        _require_any_length(rows, _terms(other, other.result, {}, names)[0], where_of(found.result))
+        return Proved(place, axis)
     raise refused or Refusal(messages.RANKS_NO_LAW, where_of(found.result), reason="keys are read behind the softmax")
 
 
 def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _of_lengths(function: Call, fakes: Sequence[torch.Tensor]) -> Traced:
+    """The graph. Raises Refusal where it cannot run: for a bias of one length, or a tensor that is no argument."""
+    try:
+        return _trace(function, fakes)
+    except CANNOT_RUN as error:
+        reason = f"it does not run on its arguments with other numbers of queries and keys ({_first_line(error)})"
+        raise Refusal(messages.RANKS_NO_LAW, reason=reason) from error
+
+
+def _require_any_length(one: Captured, other: Captured, where: str) -> None:
+    """Raises Refusal unless the terms are the same with other numbers of queries and keys."""
+    lengths = dict(zip(LENGTHS, OTHER_LENGTHS, strict=True))
+    sizes = {dim: lengths[n] for dim in all_dims(one.term) if (n := int(dim.size)) in lengths}
+    if not same_at_other_sizes(one, other, sizes):
+        reason = "it is another function for another number of queries or keys, and a part has fewer"
+        raise Refusal(messages.RANKS_NO_LAW, where, reason=reason)
+
+
+def proved_heads(
+    function: Call, tensors: Sequence[torch.Tensor], sides: Sides, names: Sequence[str], ranks: int
+) -> Heads:
+    """The axes that ranks may exchange for the sequence's. Raises Refusal if none is proved to be independent."""
+    given = sides.with_lengths(_fakes(tensors))
+    try:
+        found = _trace(function, given)
+        whole, _ = _terms(found, found.result, {}, names)
+        for heads in independent_heads(whole, sides.queries, sides.keys, ranks):
+            fewer = _trace(function, heads.cut(given, 0, ranks))
+            dim = whole.order[heads.axis]
+            if same_at_other_sizes(whole, _terms(fewer, fewer.result, {}, names)[0], {dim: int(dim.size) // ranks}):
+                return heads
+    except CANNOT_RUN as error:
+        reason = f"the function does not run at other sizes ({_first_line(error)})"
+        raise Refusal(messages.RANKS_NO_HEADS, reason=reason) from error
+    raise Refusal(messages.RANKS_NO_HEADS, reason="with fewer of them it is another function")
 
 
 def require_layout(cut: AttentionCut) -> None:
@@ -131,7 +177,7 @@ class SharedAttention:
     options: Options
     law: Proved
     parts: dict[tuple[int, ...], PartState] = field(default_factory=dict)
-    rest: Call | None = None
+    ends: tuple[Call, Call | None] | None = None
 
     def part(self, tensors: Sequence[torch.Tensor]) -> PartState:
         """Who computes the state of these keys."""
@@ -141,37 +187,40 @@ class SharedAttention:
                 self.parts[kind] = PartState(self._cut(tensors), self.options)
         return self.parts[kind]
 
-    def after(self, tensors: Sequence[torch.Tensor], merged: torch.Tensor) -> torch.Tensor:
-        """The result, from the merged values."""
-        if self.rest is None:
-            self.rest = rest_graph(self._cut(tensors))
-        return self.rest(*tensors, merged)
+    def beside_keys(self, tensors: Sequence[torch.Tensor]) -> tuple[Call, Call | None]:
+        """From tensors and merged values the result; from tensors the scores of sinks, if there are any."""
+        if self.ends is None:
+            cut = self._cut(tensors)
+            self.ends = rest_graph(cut), sinks_graph(cut)
+        return self.ends
 
     def _cut(self, tensors: Sequence[torch.Tensor]) -> AttentionCut:
-        found = _trace(self.function, _fakes(tensors))
+        found = apart_from_sinks(_trace(self.function, _fakes(tensors)), [*self.sides.keys])
         return list(cuts(found, [*self.sides.keys]))[self.law.place]
 
 
 @dataclass(frozen=True)
 class Run:
-    """One call: the attention, how keys come by, and the lengths of their shards."""
+    """One call: the attention, and how keys come by."""
 
     attention: SharedAttention
-    schedule: RingSchedule | AllGatherSchedule
     shards: Shards
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         """The rank's share of the result."""
-        return self.attention.after(tensors, _Merged.apply(self, *tensors))
+        rest, _ = self.attention.beside_keys(tensors)
+        return rest(*tensors, _Merged.apply(self, *tensors))
 
     def forward(self, tensors: Sequence[torch.Tensor]) -> State:
-        """The state of all keys, in the precision of its logarithms."""
+        """The state of all keys and of sinks, in the precision of its logarithms."""
 
         def state_of(keys: Keys) -> State:
             given = self.attention.sides.with_keys(tensors, keys)
             return self.attention.part(given).state(given)
 
-        return self.schedule.forward(self.shards, self._own(tensors), state_of)
+        of_keys = forward(self.shards, self._own(tensors), state_of)
+        _, sinks = self.attention.beside_keys(tensors)
+        return of_keys if sinks is None else merged_with(of_keys, sink_state(sinks, tensors))
 
     def backward(
         self, tensors: Sequence[torch.Tensor], needed: Sequence[bool], whole: State, grad: torch.Tensor
@@ -184,8 +233,11 @@ class Run:
             found = self.attention.part(given).gradients(given, needed, whole, grad)
             return [None if k in numbers else x for k, x in enumerate(found)], [found[k] for k in numbers]
 
-        others, own = self.schedule.backward(self.shards, self._own(tensors), gradients_of)
-        found = self.attention.sides.with_keys(others, own)
+        rest, (_, sinks) = Sum(), self.attention.beside_keys(tensors)
+        if sinks is not None:
+            rest.add(sink_gradients(sinks, tensors, needed, whole, grad))
+        own = backward(self.shards, self._own(tensors), gradients_of, rest)
+        found = self.attention.sides.with_keys(rest.total, own)
         return [None if g is None else g.to(t.dtype) for g, t in zip(found, tensors, strict=True)]
 
     def _own(self, tensors: Sequence[torch.Tensor]) -> Keys:

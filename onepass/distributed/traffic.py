@@ -11,12 +11,15 @@ from dataclasses import dataclass
 
 import torch
 
+from .head_law import Heads
+from .schedules import SCHEDULES
 from .shared_attention import Sides
 
 LINK = 2.0e11  # bytes a second that one GPU receives from another of its host: an estimate for NVLink of Hopper
+NETWORK = 4.0e10  # bytes a second that one GPU receives from another host: an estimate for a network card of each
 PRODUCTS = 5.0e14  # operations a second of a fused attention in half precision: an estimate for Hopper
 START = 2.0e-5  # seconds of an exchange without any bytes
-SHARE_OF_MEMORY = 8  # the keys of all ranks may take 1/8 of a GPU's memory
+SHARE_OF_MEMORY = 8  # what a rank holds of others may take 1/8 of a GPU's memory
 
 
 @dataclass(frozen=True)
@@ -28,27 +31,67 @@ class TrafficEstimate:
     seconds: float
 
 
-def estimates(own_bytes: int, operations: float, ranks: int) -> dict[str, TrafficEstimate]:
-    """Of each schedule. own_bytes: of a rank's keys and values. operations: of its queries with one rank's keys."""
-    kernel, exchange = operations / PRODUCTS, own_bytes / LINK + START
-    others = ranks - 1
-    ring = others * max(kernel, exchange) + kernel
-    gathered = max(kernel, others * own_bytes / LINK + START) + others * kernel
+@dataclass(frozen=True)
+class RankWork:
+    """Of a rank: bytes of its keys and values, and operations of its queries with them.
+
+    cut: bytes that an exchange of heads cuts, of arguments and of the result; None if heads cannot be exchanged. whole:
+    bytes of arguments that every rank gets whole then, and of these, whole_keys.
+    """
+
+    keys: int
+    operations: float
+    cut: int | None = None
+    whole: int = 0
+    whole_keys: int = 0
+
+
+def estimates(work: RankWork, sizes: Sequence[int]) -> dict[str, TrafficEstimate]:
+    """Of each schedule. sizes: the number of ranks along each dim of the mesh, hosts first."""
     return {
-        "ring": TrafficEstimate(others * own_bytes, min(others, 1) * own_bytes, ring),
-        "all-gather": TrafficEstimate(others * own_bytes, 2 * others * own_bytes, gathered),
+        name: _estimate(work, dict(zip(roles, sizes, strict=True)), NETWORK if len(sizes) > 1 else LINK)
+        for name, roles in SCHEDULES.items()
+        if len(roles) == len(sizes) and ("heads" not in roles or work.cut is not None)
     }
 
 
-def chosen(tensors: Sequence[torch.Tensor], sides: Sides, ranks: int) -> str:
-    """The schedule with the least estimated time among those whose keys fit; of equal ones, the one that holds less."""
-    keys = [tensors[k] for k in sides.keys]
-    own = sum(x.numel() * x.element_size() for x in keys)
-    query = max((tensors[k] for k in sides.queries), key=torch.Tensor.numel)
-    length = keys[0].shape[next(iter(sides.keys.values()))]
-    found = estimates(own, 4.0 * query.numel() * length, ranks)
-    room = _memory(keys[0].device) / SHARE_OF_MEMORY
-    fitting = {n: e for n, e in found.items() if n == "ring" or e.held <= room}
+def _estimate(work: RankWork, ranks: dict[str, int], between: float) -> TrafficEstimate:
+    """ranks: the number of those that do each of the three things. between: bytes a second round the ring."""
+    ring, gather, heads = (ranks.get(role, 1) for role in ("ring", "gather", "heads"))
+    keys, kernel = work.keys + (heads - 1) * work.whole_keys, heads * work.operations / PRODUCTS
+    inside, passed = (gather - 1) * keys, (ring - 1) * keys
+    host = max(kernel, inside / LINK + START) + (gather - 1) * kernel if gather > 1 else kernel
+    seconds = (ring - 1) * max(host, keys / between + START) + host
+    received, held = passed + ring * inside, min(ring - 1, 2) * keys + 2 * inside
+    if heads > 1:
+        there = work.cut // heads * (heads - 1) + (heads - 1) * work.whole
+        received, held = received + there, held + work.cut + heads * work.whole
+        seconds += there / LINK + 2 * START
+    return TrafficEstimate(received, held, seconds)
+
+
+def work_of(tensors: Sequence[torch.Tensor], sides: Sides, lengths: tuple[int, int], heads: Heads | None) -> RankWork:
+    """The work of a rank with these numbers of queries and keys. heads: what an exchange cuts; None if it cannot."""
+    sizes: dict[int, int] = {}
+    for axes, length in zip((sides.queries, sides.keys), lengths, strict=True):
+        for number, axis in axes.items():
+            x = tensors[number]
+            sizes[number] = x.numel() // max(x.shape[axis], 1) * length * x.element_size()
+    query = max(sides.queries, key=lambda k: sizes[k])
+    keys, result = sum(sizes[k] for k in sides.keys), sizes[query]
+    operations = 4.0 * result / tensors[query].element_size() * lengths[1]
+    if heads is None:
+        return RankWork(keys, operations)
+    whole = {k: n for k, n in sizes.items() if k not in heads.axes}
+    cut = sum(sizes.values()) - sum(whole.values()) + result
+    return RankWork(keys, operations, cut, sum(whole.values()), sum(n for k, n in whole.items() if k in sides.keys))
+
+
+def chosen(work: RankWork, sizes: Sequence[int], device: torch.device) -> str:
+    """The schedule with the least estimated time among those that fit; of equal ones, the one that holds less."""
+    found = estimates(work, sizes)
+    room, least = _memory(device) / SHARE_OF_MEMORY, min(e.held for e in found.values())
+    fitting = {n: e for n, e in found.items() if e.held <= max(room, least)}
     return min(fitting, key=lambda name: (round(fitting[name].seconds, 6), fitting[name].held))
 
 

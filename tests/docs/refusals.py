@@ -43,7 +43,7 @@ class Program:
     """Text that provokes a message: an expression of `inputs`, or lines that define `f`.
 
     by: "translate" for what one operation means, "explain" for what is found in a whole function, "ranks" for what
-    `context_parallel` refuses.
+    `context_parallel` refuses, "heads" for what its exchange of heads does.
     """
 
     text: str
@@ -206,6 +206,12 @@ PROGRAMS = {
     messages.RANKS_NOT_BY_ROW: shared("torch.softmax(q @ k.mT, -1) @ v - q.mean(-2, keepdim=True)"),
     messages.RANKS_RANDOM: shared("F.scaled_dot_product_attention(q, k, v, dropout_p=0.5)"),
     messages.RANKS_LAYOUT: shared('torch.einsum("bhij,bhjd->bihd", torch.softmax(q @ k.mT, -1), v)'),
+    messages.RANKS_NO_HEADS: Program(
+        "def f(q, k, v):\n"
+        "    result = torch.softmax(q @ k.mT, -1) @ v\n"
+        "    return result - result.mean(1, keepdim=True)",
+        by="heads",
+    ),
 }
 
 

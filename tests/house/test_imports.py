@@ -60,7 +60,7 @@ TABLE = {
     "onepass/distributed": "report graph regions translate compiler training runtime graph_passes",
     "onepass/testing": "report api",
     "onepass/tune": "report graph regions translate compiler fusion runtime graph_passes api",
-    "onepass/bench": "report graph regions translate compiler fusion runtime graph_passes api",
+    "onepass/bench": "report graph regions translate compiler fusion runtime graph_passes api distributed",
     "onepass/cli": "wording report graph regions translate compiler fusion runtime graph_passes api testing tune bench",
     "onepass": "report compiler api distributed cli testing runtime",  # doors
 }

@@ -21,7 +21,7 @@ import onepass
 from onepass import messages
 from onepass.api.wrappers import left_as_written
 from onepass.compiler import disk_cache
-from onepass.distributed.shared_attention import Sides, proved
+from onepass.distributed.shared_attention import Sides, proved, proved_heads
 from onepass.errors import NotFused, Refusal
 from onepass.graph.trace import aten_graph, program_of
 from onepass.regions.region import Region
@@ -67,6 +67,8 @@ def found_by(program: Program) -> list:
         return [*report.refusals, *report.breaks]
     if program.by == "ranks":
         return raised(proved, function, inputs, Sides({0: 2}, {1: 2, 2: 2}))
+    if program.by == "heads":
+        return raised(proved_heads, function, inputs, Sides({0: 2}, {1: 2, 2: 2}), ["q", "k", "v"], 2)
     return raised(lambda: translate(program_of(function, *inputs)))
 
 

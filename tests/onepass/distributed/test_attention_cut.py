@@ -6,7 +6,15 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from onepass.distributed.attention_cut import cuts, rest_graph, state_graph, traced, weighted_graph
+from onepass.distributed.attention_cut import (
+    apart_from_sinks,
+    cuts,
+    rest_graph,
+    sinks_graph,
+    state_graph,
+    traced,
+    weighted_graph,
+)
 from onepass.distributed.shared_attention import _fakes
 from onepass.errors import Refusal
 
@@ -81,3 +89,42 @@ def test_several_results_and_several_softmaxes_are_refused():
 def test_random_weights_are_refused():
     with pytest.raises(Refusal, match="OP805"):
         traced(lambda q, k, v, seen: scaled_dot_product_attention(k, k, v, dropout_p=0.1), _fakes(inputs()))
+
+
+def gpt_oss(q, k, v, seen):
+    """As transformers writes it, with the largest taken away."""
+    k, v = (x.repeat_interleave(2, 1) for x in (k, v))
+    joined = torch.cat([(q @ k.mT).masked_fill(~seen, -math.inf), q[..., :1]], -1)
+    return torch.softmax(joined - joined.max(-1, keepdim=True).values, -1)[..., :-1] @ v
+
+
+def in_front(q, k, v, seen):
+    k, v = (x.repeat_interleave(2, 1) for x in (k, v))
+    return torch.softmax(torch.cat([q[..., :3], q @ k.mT], 3), -1)[..., 3:] @ v
+
+
+WITHOUT_SINKS = {
+    "no sinks": gated,
+    "a sink's weight is read": lambda q, k, v, seen: torch.softmax(torch.cat([k, k[..., :1]], -1), -1)[..., 1:] @ k.mT,
+    "joined along queries": lambda q, k, v, seen: torch.softmax(torch.cat([k @ k.mT, k @ v.mT], 2), -1)[:, :, :7] @ v,
+    "scaled, not shifted": lambda q, k, v, seen: (
+        torch.softmax(torch.cat([k @ k.mT, k[..., :1]], -1) - torch.cat([k @ v.mT, k[..., :1]], -1), -1)[..., :-1] @ v
+    ),
+    "all weights are read": lambda q, k, v, seen: torch.softmax(torch.cat([k @ k.mT, seen.expand(1, 2, 7, 7)], -1), -1),
+}
+
+
+@pytest.mark.parametrize("function", [gpt_oss, in_front])
+def test_sinks_are_one_more_state(function):
+    given = inputs()
+    (cut, *_) = cuts(apart_from_sinks(traced(function, _fakes(given)), [1, 2, 3]), [1, 2, 3])
+    mean, total = state_graph(cut)(*given)
+    of_sinks = sinks_graph(cut)(*given).logsumexp(-1, keepdim=True)
+    share = torch.exp(total - torch.logaddexp(total, of_sinks))
+    torch.testing.assert_close(rest_graph(cut)(*given, mean * share), function(*given))
+
+
+@pytest.mark.parametrize("name", WITHOUT_SINKS)
+def test_other_scores_stay_as_they_are(name):
+    found = traced(WITHOUT_SINKS[name], _fakes(inputs()))
+    assert apart_from_sinks(found, [1, 2]) is found

@@ -1,4 +1,4 @@
-"""Three processes, started once, share sequences: results and gradients are those of float64 on the whole sequence."""
+"""Four processes, started once, share sequences: results and gradients are those of float64 on the whole sequence."""
 
 import functools
 import math
@@ -15,9 +15,10 @@ from onepass.distributed.positions import head_tail
 from onepass.errors import InputError, Refusal
 from tests.support.processes import join_group, together
 
-RANKS, LENGTH = 3, 23
+RANKS, LENGTH = 4, 23
 AXES = {"q": -2, "k": -2, "v": -2, "i": 0, "j": 0, "a": 0, "b": 0, "seen": -1}
-GRADIENTS = ("q", "k", "v", "slopes")
+PER_HEAD = ("slopes", "sinks")
+GRADIENTS = ("q", "k", "v", *PER_HEAD)
 
 
 def full(q, k, v):
@@ -35,6 +36,20 @@ def everything(q, k, v, i, j, a, b, slopes):
     scores = 5 * torch.tanh(q @ k.mT / 15) - slopes[:, None, None] * apart
     kept = (apart >= 0) & (apart < 12) & (a[:, None] == b)
     return torch.softmax(scores.masked_fill(~kept, -math.inf), -1) @ v
+
+
+def sinks(q, k, v, i, j, sinks):
+    """The scores of gpt-oss: causal, in groups, and a learned sink for each head."""
+    k, v = (x.repeat_interleave(2, 1) for x in (k, v))
+    scores = (q @ k.mT / 3).masked_fill(j > i[:, None], -math.inf)
+    joined = torch.cat([scores, sinks.reshape(1, -1, 1, 1).expand(*q.shape[:3], 1)], -1)
+    weights = torch.softmax(joined - joined.max(-1, keepdim=True).values, -1)
+    return weights[..., :-1] @ v
+
+
+def one_key_head(q, k, v, b, seen):
+    """Each head of queries reads the same keys, and what a key adds to its scores."""
+    return torch.softmax((q @ k.mT / 3 + b).masked_fill(~seen, -math.inf), -1) @ v
 
 
 def library(q, k, v, seen):
@@ -56,30 +71,43 @@ class Scaled(torch.nn.Module):
 
 def contiguous(ranks):
     """Pieces of the sequence of lengths that differ."""
-    cuts = {2: [9, 14], 3: [8, 7, 8]}[ranks]
+    cuts = {2: [9, 14], 3: [8, 7, 8], 4: [6, 6, 5, 6]}[ranks]
     return list(torch.arange(LENGTH).split(cuts))
+
+
+SIZES = {"everything": (1, 4, 2), "sinks": (1, 4, 2), "one_key_head": (1, 4, 1), "library": (2, 4, 2)}
+WANTED = {
+    "everything": "i j a b slopes",
+    "library": "seen",
+    "sinks": "i j sinks",
+    "one_key_head": "b seen",
+}
 
 
 def tensors_of(name):
     """The whole problem."""
     generator = torch.Generator().manual_seed(1)
-    heads = {"everything": (4, 2), "library": (4, 2)}.get(name, (2, 2))
-    found = {n: torch.randn(2, h, LENGTH, 8, generator=generator) for n, h in zip("qkv", (heads[0], *heads[1:] * 2))}
+    batch, queries, keys = SIZES.get(name, (2, 2, 2))
+    heads = zip("qkv", (queries, keys, keys))
+    found = {n: torch.randn(batch, h, LENGTH, 8, generator=generator) for n, h in heads}
     at = torch.arange(LENGTH)
     documents = torch.tensor([0] * 5 + [1] * 11 + [2] * 7)
-    without_keys = documents.where(at != 13, 7)  # a query of a document that no key belongs to
+    without_keys = documents.where((at != 13) & (at < 17), 7)  # of a document of no key: one, and all of the last of 4
     more = {"i": at, "j": at, "a": without_keys, "b": documents, "seen": at % 5 != 2}
     more["slopes"] = torch.rand(4, generator=generator) / 8
-    wanted = {"causal": "i j", "everything": "i j a b slopes", "library": "seen"}.get(name, "")
-    return found | {n: more[n] for n in wanted.split()}
+    more["sinks"] = torch.randn(4, generator=generator)
+    return found | {n: more[n] for n in WANTED.get(name, "").split()}
 
 
 CASES = {
-    "full, ring of 2": (full, "ring", 2, contiguous),
+    "full, ring of 3": (full, "ring", 3, contiguous),
     "full, all-gather of 3": (full, "all-gather", 3, contiguous),
-    "causal, ring of 2": (causal, "ring", 2, lambda ranks: head_tail(LENGTH, ranks)),
-    "everything, ring of 3": (everything, "ring", 3, contiguous),
     "library, chosen for 2": (library, None, 2, contiguous),
+    "everything, two-level of 4": (everything, "two-level", 4, contiguous),
+    "everything, ulysses of 2": (everything, "ulysses", 2, contiguous),
+    "sinks, ring of 2": (sinks, "ring", 2, lambda ranks: head_tail(LENGTH, ranks)),
+    "sinks, two-level ulysses of 4": (sinks, "two-level ulysses", 4, lambda ranks: head_tail(LENGTH, ranks)),
+    "one key head, ulysses of 4": (one_key_head, "ulysses", 4, contiguous),
 }
 
 
@@ -107,18 +135,19 @@ def stepped(call, given, grad):
 def of_case(name, rank, mesh):
     function, schedule, ranks, parts = CASES[name]
     own, sides, grad = local(function, parts(ranks), rank)
-    call = onepass.context_parallel(function, mesh, schedule=schedule, strict=True, deterministic=True, **sides)
+    dim = ("host", "cp") if str(schedule).startswith("two-level") else None
+    call = onepass.context_parallel(function, mesh, dim, schedule=schedule, strict=True, deterministic=True, **sides)
     found = stepped(call, own, grad)
     again = stepped(call, own, grad)
     notes = {part.why_not for known in call._known.values() for part in known.parts.values()}
     return found | {"same bits": all(torch.equal(found[n], again[n]) for n in found), "notes": notes}
 
 
-def of_half(rank, mesh):
-    """bfloat16: states are merged in float32."""
+def of_half(rank, mesh, schedule="ring"):
+    """bfloat16: states are merged in float32. An exchange is that of the batch."""
     own, sides, grad = local(full, contiguous(2), rank)
     own = {n: x.bfloat16() for n, x in own.items()}
-    return stepped(onepass.context_parallel(full, mesh, schedule="ring", **sides), own, grad)
+    return stepped(onepass.context_parallel(full, mesh, schedule=schedule, **sides), own, grad)
 
 
 def of_module(rank, mesh):
@@ -133,28 +162,33 @@ def of_module(rank, mesh):
 def of_dtensors(rank, mesh):
     """Sharded tensors in, a sharded tensor out."""
     whole = tensors_of("full")
-    given = [distribute_tensor(whole[n], mesh, [Shard(2)]).requires_grad_() for n in "qkv"]
-    result = onepass.context_parallel(full, mesh)(*given)
-    grad = distribute_tensor(cotangent(whole["q"]), mesh, [Shard(2)])
+    places = [Shard(2), Shard(2)]
+    given = [distribute_tensor(whole[n], mesh, places).requires_grad_() for n in "qkv"]
+    result = onepass.context_parallel(full, mesh, ("host", "cp"))(*given)
+    grad = distribute_tensor(cotangent(whole["q"]), mesh, places)
     found = torch.autograd.grad(result, given, grad)
-    placed = result.placements == (Shard(2),) and result.shape == whole["q"].shape
+    placed = list(result.placements) == places and result.shape == whole["q"].shape
     return {"placed": placed, "result": result.full_tensor(), **{n: g.full_tensor() for n, g in zip("qkv", found)}}
 
 
-MORE = {"half": of_half, "module": of_module, "dtensors": of_dtensors}
+HALVES = {"half": "ring", "half, ulysses": "ulysses"}
+MORE = {name: (functools.partial(of_half, schedule=schedule), 2) for name, schedule in HALVES.items()}
+MORE |= {"module": (of_module, 2), "dtensors": (of_dtensors, 4)}
 
 
 def work(rank, folder):
     """What one rank finds in all cases."""
     join_group(rank, RANKS, folder)
     try:
-        meshes = {2: DeviceMesh("cpu", [0, 1]), 3: init_device_mesh("cpu", (1, 3), mesh_dim_names=("dp", "cp"))["cp"]}
-        for name, (_, _, ranks, _) in CASES.items():
+        hosts = init_device_mesh("cpu", (2, 2), mesh_dim_names=("host", "cp"))
+        meshes = {ranks: DeviceMesh("cpu", list(range(ranks))) for ranks in (2, 3, 4)}
+        for name, (_, schedule, ranks, _) in CASES.items():
             if rank < ranks:
-                torch.save(of_case(name, rank, meshes[ranks]), folder / f"{name} {rank}")
-        for name, found in MORE.items():
-            if rank < 2:
-                torch.save(found(rank, meshes[2]), folder / f"{name} {rank}")
+                mesh = hosts if str(schedule).startswith("two-level") else meshes[ranks]
+                torch.save(of_case(name, rank, mesh), folder / f"{name} {rank}")
+        for name, (found, ranks) in MORE.items():
+            if rank < ranks:
+                torch.save(found(rank, meshes[2] if ranks == 2 else hosts), folder / f"{name} {rank}")
         distributed.barrier()
     finally:
         distributed.destroy_process_group()
@@ -176,20 +210,21 @@ def check_case(name, found):
     function, _, ranks, parts = CASES[name]
     whole, each = tensors_of(function.__name__), found(name, ranks)
     right = exact(function, whole, cotangent(whole["q"]))
-    if "slopes" in right:
-        total = sum(mine["slopes"] for mine in each)
-        torch.testing.assert_close(total, right.pop("slopes").float(), rtol=1e-4, atol=1e-4)
+    for n in PER_HEAD:
+        if n in right:
+            total = sum(mine[n] for mine in each)
+            torch.testing.assert_close(total, right.pop(n).float(), rtol=1e-4, atol=1e-4)
     for mine, part in zip(each, parts(ranks), strict=True):
         assert_part(mine, right, part, 1e-5)
         assert mine["same bits"], "two runs differ"
         assert mine["notes"] == {""}, "no derived backward"
 
 
-def check_half(found):
+def check_half(name, found):
     whole = tensors_of("full")
     rounded = {n: x.bfloat16() for n, x in whole.items()}
     right = exact(full, rounded, cotangent(whole["q"]).bfloat16())
-    for mine, part in zip(found("half", 2), contiguous(2), strict=True):
+    for mine, part in zip(found(name, 2), contiguous(2), strict=True):
         assert mine["result"].dtype == torch.bfloat16
         assert_part(mine, right, part, 3e-2)
 
@@ -208,7 +243,7 @@ def check_module(found):
 def check_dtensors(found):
     whole = tensors_of("full")
     right = exact(full, whole, cotangent(whole["q"]))
-    for mine in found("dtensors", 2):
+    for mine in found("dtensors", 4):
         assert mine["placed"]
         assert_part(mine, right, torch.arange(LENGTH), 1e-5)
 
@@ -226,7 +261,8 @@ def test_ranks_find_what_one_finds(tmp_path, monkeypatch):
     together(work, folder=tmp_path, ranks=RANKS)
     found = lambda name, ranks: [torch.load(tmp_path / f"{name} {rank}") for rank in range(ranks)]
     checks = {name: functools.partial(check_case, name) for name in CASES}
-    checks |= {"half": check_half, "module": check_module, "dtensors": check_dtensors}
+    checks |= {name: functools.partial(check_half, name) for name in HALVES}
+    checks |= {"module": check_module, "dtensors": check_dtensors}
     wrong = {}
     for name, check in checks.items():
         try:
@@ -237,14 +273,6 @@ def test_ranks_find_what_one_finds(tmp_path, monkeypatch):
 
 
 # One rank, in this process --------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def mesh(tmp_path):
-    """A mesh of this process alone."""
-    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
-    yield init_device_mesh("cpu", (1, 1), mesh_dim_names=("dp", "cp"))
-    distributed.destroy_process_group()
 
 
 def test_one_rank_is_the_function(mesh):
@@ -262,9 +290,10 @@ def test_one_rank_is_the_function(mesh):
 WRONG = {
     "takes a function or a module": lambda mesh: onepass.context_parallel(3, mesh, "cp"),
     "schedule is one of ring, all-gather": lambda mesh: onepass.context_parallel(full, mesh, "cp", schedule="tree"),
-    "has 2 dims: name the one": lambda mesh: onepass.context_parallel(full, mesh),
-    "no dim 'tp'": lambda mesh: onepass.context_parallel(full, mesh, "tp"),
-    "no dim 2": lambda mesh: onepass.context_parallel(full, mesh, 2),
+    "two-level takes two dims": lambda mesh: onepass.context_parallel(full, mesh, "cp", schedule="two-level"),
+    "ring takes one dim of the mesh; .* goes with two-level": lambda mesh: onepass.context_parallel(
+        full, mesh, ("dp", "cp"), schedule="ring"
+    ),
     "has no argument 'key'": lambda mesh: onepass.context_parallel(full, mesh, "cp", keys={"key": 0}),
     "missing a required argument": lambda mesh: onepass.context_parallel(full, mesh, "cp")(torch.ones(1, 2)),
     "v of full is shared out": lambda mesh: onepass.context_parallel(full, mesh, "cp")(*tensors("qk"), 1.0),
@@ -291,10 +320,14 @@ def test_a_function_whose_states_do_not_merge_is_refused_at_its_call(mesh):
         onepass.context_parallel(lambda q, k, v: by_place(q, k, v), mesh, "cp")(*tensors("qkv"))
 
 
-def test_tensors_on_another_mesh_or_sharded_in_another_way_are_refused(mesh):
-    other = distribute_tensor(tensors_of("full")["q"], mesh["dp"], [Shard(2)])
-    with pytest.raises(InputError, match="q is on another mesh"):
-        onepass.context_parallel(full, mesh["cp"])(other, *tensors("kv"))
-    heads = distribute_tensor(tensors_of("full")["q"], mesh["cp"], [Shard(1)])
-    with pytest.raises(InputError, match=r"q is placed as .* and is to be"):
-        onepass.context_parallel(full, mesh["cp"])(heads, *tensors("kv"))
+def test_what_mixes_heads_is_refused_by_an_exchange_of_heads_alone(mesh):
+    def mixed(q, k, v):
+        result = full(q, k, v)
+        return result - result.mean((0, 1), keepdim=True)
+
+    given = tensors("qkv")
+    with pytest.raises(Refusal, match="OP807"):
+        onepass.context_parallel(mixed, mesh, "cp", schedule="ulysses")(*given)
+    for schedule, dim in ((None, "cp"), ("two-level", ("dp", "cp"))):
+        call = onepass.context_parallel(mixed, mesh, dim, schedule=schedule)
+        torch.testing.assert_close(call(*given), mixed(*given), rtol=1e-5, atol=1e-5)

@@ -22,7 +22,15 @@ def weights(s):
     return torch.softmax(s, -1)
 
 
+def sink(q, k, more):
+    return weights(torch.cat([scores(q, k), more], -1))
+
+
 MERGE = {
+    "sink of a query": lambda q, k, v, i, j: sink(q, k, q[..., :1])[..., :-1] @ v,
+    "several sinks in front": lambda q, k, v, i, j: (
+        weights(torch.cat([q[..., :3], scores(q, k) + 0.1 * j], -1))[..., 3:] @ v
+    ),
     "causal": lambda q, k, v, i, j: weights(scores(q, k).masked_fill(j > i[:, None], -math.inf)) @ v,
     "window": lambda q, k, v, i, j: weights(scores(q, k).masked_fill((i[:, None] - j).abs() > 3, -math.inf)) @ v,
     "bias by distance": lambda q, k, v, i, j: weights(scores(q, k) - 0.1 * (i[:, None] - j).abs()) @ v,
@@ -43,7 +51,13 @@ DO_NOT = {
         weights(scores(q, k).where(scores(q, k) > scores(q, k).mean(-1, keepdim=True), -math.inf)) @ v
     ),
     "weights squared": lambda q, k, v, i, j: weights(scores(q, k)) ** 2 @ v,
-    "sink": lambda q, k, v, i, j: weights(torch.cat([scores(q, k), q[..., :1]], -1))[..., :-1] @ v,
+    "number of keys in a score": lambda q, k, v, i, j: weights(scores(q, k) * math.log(k.shape[-2])) @ v,
+    "number of queries": lambda q, k, v, i, j: weights(scores(q, k)) @ v / q.shape[-2],
+    "sink that is read": lambda q, k, v, i, j: sink(q, k, q[..., :1])[..., 1:] @ v,
+    "sink of keys": lambda q, k, v, i, j: sink(q, k, q @ k.mean(-2, keepdim=True).mT)[..., :-1] @ v,
+    "sink by a query's place": lambda q, k, v, i, j: (
+        sink(q, k, torch.arange(q.shape[-2]).view(1, 1, -1, 1).expand(*q.shape[:3], 1).float())[..., :-1] @ v
+    ),
     "sigmoid": lambda q, k, v, i, j: torch.sigmoid(scores(q, k)) @ v,
     "largest weight": lambda q, k, v, i, j: weights(scores(q, k)).amax(-1, keepdim=True) * v.sum(-2, keepdim=True),
     "values of queries' places": lambda q, k, v, i, j: (weights(scores(q, k)) @ v) * torch.arange(q.shape[-2])[:, None],

@@ -7,9 +7,10 @@ import torch
 
 import onepass
 from onepass.compiler.options import Options
+from onepass.distributed.exchange import ALONE
 from onepass.distributed.part_state import PartState
-from onepass.distributed.schedules import merged_with
-from onepass.distributed.shared_attention import SharedAttention, Sides, proved
+from onepass.distributed.schedules import Shards, merged_with
+from onepass.distributed.shared_attention import Run, SharedAttention, Sides, proved
 
 SIDES = Sides({0: 2, 3: 0}, {1: 2, 2: 2, 4: 0})
 LENGTHS = (4, 1, 6)
@@ -76,3 +77,32 @@ def test_a_part_without_a_kept_key_does_not_count():
         torch.testing.assert_close(merged.logsumexp, torch.tensor([[0.5]]))
     empty = merged_with(merged_with(None, nothing), nothing)
     assert torch.equal(empty.output, torch.zeros(1, 2)) and torch.equal(empty.logsumexp, nothing.logsumexp)
+
+
+def with_sink(q, k, v, i, j, sinks):
+    scores = (q @ k.mT / 3).masked_fill(j > i[:, None], -math.inf)
+    return torch.softmax(torch.cat([scores, sinks.view(1, 2, 1, 1).expand(1, 2, len(i), 1)], -1), -1)[..., :-1] @ v
+
+
+@pytest.mark.parametrize("sinks", [(-math.inf, 30.0), (0.5, -80.0), (-1e5, 1e5)], ids=str)
+def test_sinks_are_merged_once(sinks):
+    """Of rows without a key, whose result is 0, and of rows whose scores are far below the sink, and far above."""
+    tensors = [*problem(torch.float32), torch.tensor(sinks)]
+    tensors[0] /= 20  # exponentials that are all 0 but one leave no gradient to compare
+    tensors[3] = torch.tensor([10, 7, 3, 5, 0] if -math.inf in sinks else [10, -1, 3, 5, 0])
+    needed = [True, True, True, False, False, True]
+    tensors = [x.requires_grad_(n) for x, n in zip(tensors, needed, strict=True)]
+    exact = [x.detach().double().requires_grad_() if n else x for x, n in zip(tensors, needed, strict=True)]
+    right = with_sink(*exact)
+    grad = torch.randn(right.shape)
+    wanted = [0, 1, 2, 5]
+    gradients = torch.autograd.grad(right, [exact[k] for k in wanted], grad.double())
+
+    attention = SharedAttention(with_sink, SIDES, Options.read({"inner": "eager"}), proved(with_sink, tensors, SIDES))
+    run = Run(attention, Shards(ALONE, ALONE, [[11]], [*SIDES.keys.values()]))
+    result = run(tensors)
+    torch.testing.assert_close(result.double(), right, rtol=1e-3, atol=1e-3)
+    found = torch.autograd.grad(result, [tensors[k] for k in wanted], grad)
+    for mine, expected in zip(found, gradients, strict=True):
+        scale = max(float(expected.abs().max()), 1e-2)
+        torch.testing.assert_close(mine.double() / scale, expected / scale, rtol=1e-3, atol=1e-3)
