@@ -30,6 +30,8 @@ from ..wording.text import (
 )
 
 CERTIFICATE_FORMAT = 1
+DERIVED = "derived"  # how a report's line on the backward begins, if there is a plan for it
+RECOMPUTES = "computed again by the original calls under autograd: "  # so, where there is none and the region is fused
 
 
 @dataclass(frozen=True)
@@ -247,6 +249,11 @@ class RegionReport:
         return (*self.certificates, *stored, *(c for found in derived for c in found.certificates))
 
     @property
+    def recomputed(self) -> str:
+        """Why the original calls compute its backward, under autograd; empty where they do not."""
+        return self.backward.removeprefix(RECOMPUTES) if self.backward.startswith(RECOMPUTES) else ""
+
+    @property
     def assumptions(self) -> tuple[str, ...]:
         """Sentences beyond reassociation that the derivation relies on, and what an option lets a kernel round."""
         found = [s.exact for s in self.derivation if s.exact not in ("", "bitwise", "reassociates")]
@@ -273,6 +280,7 @@ class Report:
     """Everything about one compiled function: its regions, what was refused, and what failed inside onepass.
 
     breaks: where Dynamo ends one graph and begins another, with its reason. given: names of the laws that were given.
+    options: those that it is for, as a user writes them; another choice may fuse more, or less.
 
     >>> import onepass, torch
     >>> def attend(q, k, v):
@@ -289,6 +297,7 @@ class Report:
     breaks: tuple[Refused, ...] = ()
     title: str = field(default="", compare=False)
     given: tuple[str, ...] = ()
+    options: str = field(default="", compare=False)
 
     @property
     def fused(self) -> int:
@@ -384,7 +393,6 @@ class Report:
 
 # Records of this process ----------------------------------------------------------------------------------------------
 
-DERIVED = "derived"  # how a report's line on the backward begins, if there is a plan for it
 MAX_REPORTS_KEPT = 256  # in this process, the latest
 SEEN_AT_RUN_TIME = ("ran", "training_ran", "backward_ran", "forward_mode", "forward_mode_ran")  # fields of a report
 _REPORTS: OrderedDict[int, Report] = registered(OrderedDict(), "reports")

@@ -18,7 +18,7 @@ import torch
 from torch._dynamo.backends.debugging import aot_eager_decomp_partition
 
 from onepass.api import backend
-from onepass.graph_passes.region_gradients import RECOMPUTES
+from onepass.report.records import RECOMPUTES
 from onepass.lowering.tiled import executor
 from onepass.report.records import Report
 from tests.fuzz.layers import layer
