@@ -131,6 +131,14 @@ FAST_PATH = Message(
 )
 KEPT_WHOLE = Message("OP209", "opaque", "{call} is kept whole: {reason}", WRITTEN_OUT)
 
+CHOICE_BETWEEN = Message(
+    "OP210",
+    "unknown operation",
+    "{call} chooses among scores between two contractions, and no kernel is derived for it",
+    "read its positions alone: gather keys and values by them, then write a product of each query with its own keys, "
+    "as q.unsqueeze(-2) @ gathered.mT, a softmax and a product with the gathered values",
+)
+
 # Moving: what forbids to compute the region in one place --------------------------------------------------------------
 
 USED_OUTSIDE = Message("OP301", "used outside", "the result of {call} is also {user}", TWICE)
