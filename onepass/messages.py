@@ -79,7 +79,11 @@ ARGUMENT = Message(
     "OP112", "argument", "an argument of type {type} cannot be stored", "give numbers, tensors, dtypes or devices"
 )
 NO_METADATA = Message(
-    "OP113", "no metadata", "nothing is known about the value of {name}", "trace the graph with example inputs"
+    "OP113",
+    "no metadata",
+    'nothing is known about the value of {name}: its node has no example value (meta["val"])',
+    "trace the graph with example inputs, by torch.compile or make_fx(f)(*inputs), or fill in values by "
+    "torch.fx.passes.fake_tensor_prop.FakeTensorProp(module).propagate(*inputs)",
 )
 PACKAGED = Message(
     "OP114",
