@@ -157,7 +157,8 @@ CYCLE = Message(
     "used outside",
     "{call} reads what the region computes and gives what it needs",
     "give it scores of its own: compute what it reads a second time, as torch.sort(q @ k.mT), which may differ by "
-    "rounding; where scores are compared with its values, let its positions make the mask: zeros.scatter(-1, places, True)",
+    "rounding; where scores are compared with its values, let its positions make the mask: "
+    "zeros.scatter(-1, places, True)",
 )
 AUTOCAST_INSIDE = Message(
     "OP304",

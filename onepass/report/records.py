@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..egraph.derivation.certificate import Derivation
+from ..errors import InputError
 from ..lowering.plan.records import Plan
 from ..lowering.readback.erase_stored import certificates as of_plan
 from ..messages import Message
@@ -383,7 +384,9 @@ class Report:
         return json.dumps({"onepass certificate": CERTIFICATE_FORMAT, "regions": regions})
 
     def save(self, path: str | PathLike) -> Path:
-        """Writes one self-contained page of HTML and returns its path."""
+        """Writes one self-contained page of HTML and returns its path. Raises InputError for what is no path."""
+        if not isinstance(path, str | PathLike):
+            raise InputError(f'save writes a page to a path, a str or an os.PathLike as "out.html", not {path!r}')
         from ..page.page import page  # draws masks by torch, which reading a record does not need
 
         path = Path(path)
@@ -462,8 +465,10 @@ def _saw(key: str, **fields: Any) -> None:
         _ATTACHED[key] = replace(region, **fields)
 
 
-def reports() -> tuple[Report, ...]:
+def reports(*unknown: object) -> tuple[Report, ...]:
     """The newest 256 reports of this process, oldest first; programs out of a compiler's cache are in one last.
+
+    Raises InputError for an argument, as it has none.
 
     >>> import onepass, torch
     >>> def attend(q, k, v):
@@ -473,6 +478,8 @@ def reports() -> tuple[Report, ...]:
     >>> onepass.reports()[-1].fused
     1
     """
+    if unknown:
+        raise InputError(f"reports() takes no argument, and got {unknown[0]!r}: reports()[-1] is the newest one")
     kept = [as_seen(report) for report in _REPORTS.values()]
     seen = {region.key for report in kept for region in report.regions}
     cached = tuple(region for key, region in _ATTACHED.items() if key not in seen)
