@@ -1,4 +1,4 @@
-"""Gradients of attention whose weights are detached, as softmax(s.detach()) @ v, are derived: the weights are constants.
+"""Gradients of attention with detached weights, as softmax(s.detach()) @ v, are derived: the weights are constants.
 
 The region was left to Inductor in training, though one product is its whole backward. What is detached is derived as if
 it were made of inputs of its own; the plans read the inputs themselves.
