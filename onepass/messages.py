@@ -79,7 +79,11 @@ ARGUMENT = Message(
     "OP112", "argument", "an argument of type {type} cannot be stored", "give numbers, tensors, dtypes or devices"
 )
 NO_METADATA = Message(
-    "OP113", "no metadata", "nothing is known about the value of {name}", "trace the graph with example inputs"
+    "OP113",
+    "no metadata",
+    'nothing is known about the value of {name}: its node has no example value (meta["val"])',
+    "trace the graph with example inputs, by torch.compile or make_fx(f)(*inputs), or fill in values by "
+    "torch.fx.passes.fake_tensor_prop.FakeTensorProp(module).propagate(*inputs)",
 )
 PACKAGED = Message(
     "OP114",
@@ -131,6 +135,14 @@ FAST_PATH = Message(
 )
 KEPT_WHOLE = Message("OP209", "opaque", "{call} is kept whole: {reason}", WRITTEN_OUT)
 
+CHOICE_BETWEEN = Message(
+    "OP210",
+    "unknown operation",
+    "{call} chooses among scores between two contractions, and no kernel is derived for it",
+    "read its positions alone: gather keys and values by them, then write a product of each query with its own keys, "
+    "as q.unsqueeze(-2) @ gathered.mT, a softmax and a product with the gathered values",
+)
+
 # Moving: what forbids to compute the region in one place --------------------------------------------------------------
 
 USED_OUTSIDE = Message("OP301", "used outside", "the result of {call} is also {user}", TWICE)
@@ -144,7 +156,9 @@ CYCLE = Message(
     "OP303",
     "used outside",
     "{call} reads what the region computes and gives what it needs",
-    "write it in other operations, or compute what it reads a second time from the inputs",
+    "give it scores of its own: compute what it reads a second time, as torch.sort(q @ k.mT), which may differ by "
+    "rounding; where scores are compared with its values, let its positions make the mask: "
+    "zeros.scatter(-1, places, True)",
 )
 AUTOCAST_INSIDE = Message(
     "OP304",

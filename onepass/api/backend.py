@@ -80,19 +80,26 @@ class Backend:
             raise OptionError(f"{', '.join(given)} given twice: to onepass_backend(...), and to torch.compile")
         may_change = self.options.inner == "inductor" and self.options.required == "nothing"
         again = may_change and may_recompile(example_inputs)
-        original = deepcopy(gm.graph) if again else None
-        run, report = self._compiled(gm, example_inputs, partial(publish, require=self.options.required))
-        if original is None or not report.regions:
+        original = deepcopy(gm.graph) if again or any(map(changes_in_place, gm.graph.nodes)) else None
+        written = partial(deepcopy, original) if again else lambda: original  # its one user may change it
+        run, report = self._compiled(gm, example_inputs, partial(publish, require=self.options.required), written)
+        if not (again and report.regions):
             return run
-        anew = lambda args: self._compiled(fx.GraphModule(gm, deepcopy(original)), args, record)[0]
+        anew = lambda args: self._compiled(fx.GraphModule(gm, written()), args, record, written)[0]
         return Recompiled(run, [region.key for region in report.regions], anew)
 
     def _compiled(
-        self, gm: fx.GraphModule, example_inputs: Sequence, tell: Callable[[Report], None]
+        self,
+        gm: fx.GraphModule,
+        example_inputs: Sequence,
+        tell: Callable[[Report], None],
+        written: Callable[[], fx.Graph],
     ) -> tuple[Callable, Report]:
-        """The graph with its regions fused, as it is to run, and its report. `tell` gets that before anything runs."""
+        """The graph with its regions fused, as it is to run, and its report. `tell` gets that before anything runs.
+
+        written: gives the graph as the user wrote it, if it writes in place.
+        """
         inputs = [n.name for n in gm.graph.nodes if n.op == "placeholder"]
-        written = deepcopy(gm.graph) if any(map(changes_in_place, gm.graph.nodes)) else None
         separate: InputPairs = set()
         report = rewrite_module(gm, self.options, separate_inputs=separate)
         if self.kept is not None:
@@ -106,7 +113,7 @@ class Backend:
         places = [(inputs.index(one.name), inputs.index(other.name)) for one, other in separate]
         if not places:
             return run, report
-        return _unless_shared(run, without_compiler(fx.GraphModule(gm, written)), places), report
+        return _unless_shared(run, without_compiler(fx.GraphModule(gm, written())), places), report
 
 
 def _known(mode: str | None) -> str | None:

@@ -27,8 +27,9 @@ def explain(
 ) -> Report:
     """Reports what onepass would do with the graphs of function(*inputs, **keywords). The function runs once.
 
-    rules: the user's rules, as in `options={"rules": rules}`. options: those of the backend. gradients, tangents: each
-    region's report has a record of these in full. If no input needs a gradient, all floating ones are taken to.
+    rules: the user's rules, as in `options={"rules": rules}`. options: those of the backend, also where the function is
+    a compiled one: the report says which. gradients, tangents: each region's report has a record of these in full. If
+    no input needs a gradient, all floating ones are taken to.
     Raises OptionError for unknown options, NotFused where the option require does not hold, InputError for inputs that
     the function does not accept, and the errors of the function.
 
@@ -63,7 +64,8 @@ def explain(
     with config.patch(limits), counted() as reasons, recorded:
         torch.compile(function, backend=recorder)(*inputs, **keywords)
     report = merged(recorder.reports)
-    report = replace(report, breaks=breaks_of(function, report.graphs, report.breaks, reasons))
+    breaks = breaks_of(function, report.graphs, report.breaks, reasons)
+    report = replace(report, breaks=breaks, options=recorder.options.said)
     hold(report, recorder.options.required)
     return report
 

@@ -114,6 +114,16 @@ class Options:
         return read
 
     @property
+    def said(self) -> str:
+        """The options that differ from the default, as a user writes them; laws are left out, a report names them."""
+        default = Options(self.rules)
+        changed = [name for name in self.__dataclass_fields__ if getattr(self, name) != getattr(default, name)]
+        if self.invariant:
+            changed = [name for name in changed if name not in IMPLIED_BY_INVARIANT]
+        values = {name: getattr(self, name) for name in changed}
+        return f"options={values}" if changed else "the default options"
+
+    @property
     def ordinary_rules(self) -> tuple[Rule, ...]:
         """The rules, of options whose pattern rules have become ordinary ones for a region."""
         return cast("tuple[Rule, ...]", self.rules)

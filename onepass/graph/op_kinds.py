@@ -60,6 +60,7 @@ class Trait(Flag):
     LIKE_ANOTHER = auto()  # expand_as: of the second tensor no value is read
     GATHERS = auto()  # reads at positions that other tensors give: index
     CUMULATIVE = auto()  # of numbers that the graph makes itself: numbers again; of anything else a border
+    CHOOSES = auto()  # elements of a row, by their order: topk
     ORDINARY = auto()  # also between products of networks without attention: nothing is reported of it
     RANDOM = auto()  # random, though no operator of ATen has its name
     LIBRARY_CALL = auto()  # a function with attention inside that Dynamo keeps whole, made of smaller operations
@@ -176,7 +177,9 @@ ATEN: tuple[AtenOperation, ...] = (
     *_rows("other", "normalize rms_norm", Trait.NORM | Trait.KEEPS_SHAPE),
     *_rows("other", "norm vector_norm linalg_vector_norm", Trait.NORM | Trait.VECTOR_NORM | Trait.MAKES_DISTANCES),
     _row("other", "linalg_norm", Trait.NORM),
-    *_rows("other", "layer_norm group_norm batch_norm instance_norm sort", Trait.ORDINARY),
+    *_rows("other", "layer_norm group_norm batch_norm instance_norm", Trait.ORDINARY),
+    _row("other", "sort", Trait.ORDINARY | Trait.CHOOSES),
+    *_rows("other", "topk argsort kthvalue msort", Trait.CHOOSES),
     *_rows("other", "diff cumsum", Trait.CUMULATIVE),
     *_rows("other", "gumbel_softmax dropout1d dropout2d dropout3d", Trait.RANDOM),
     _row("other", "index", Trait.GATHERS),

@@ -16,14 +16,16 @@ from enum import Enum
 import torch
 from torch import fx
 
+from .. import messages
 from ..compiler.options import Options
 from ..graph.grad_modes import attach_unrecorded, detach_unrecorded, recording
+from ..graph.nodes import value_of_node
 from ..graph.op_kinds import Trait, has_trait
 from ..graph.random_calls import draw_seeds, remove_seeds
 from ..graph.survey import SOURCE, bodies, source_name
 from ..lowering.source_folder import debug_folder, keep_stage
 from ..regions.placement import InputPairs
-from ..report.records import Report
+from ..report.records import Refused, Report
 from .float_inputs import replace_float_inputs
 from .functionalize import functionalize
 from .index_assignment import assign_behind_views
@@ -155,9 +157,17 @@ def rewrite(
     """
     sources = sources or debug_folder() is not None
     keep_stage("graph as captured", str(graph) if debug_folder() else "")
+    if (name := _unknown_input(graph)) is not None:
+        return Report(refusals=(Refused.of(messages.NO_METADATA, name=name),), options=options.said)
     rewriting = Rewriting(options, dry, sources, separate_inputs, derivatives)
     _run_passes(graph, rewriting)
     return rewriting.report()
+
+
+def _unknown_input(graph: fx.Graph) -> str | None:
+    """The first input of a graph in which no node has an example value; None of any other graph."""
+    inputs = graph.find_nodes(op="placeholder")
+    return inputs[0].name if inputs and all(value_of_node(node) is None for node in graph.nodes) else None
 
 
 def _run_passes(graph: fx.Graph, rewriting: Rewriting) -> None:

@@ -22,13 +22,12 @@ from ..errors import Refusal
 from ..graph.nodes import value_of_node, where_of
 from ..graph.op_kinds import name_of
 from ..regions.region import Region
-from ..report.records import RegionReport
+from ..report.records import RECOMPUTES, RegionReport
 from ..training.plans import training
 from ..training.report import backward_line, forward_mode_line, gradients_report, tangents_report
 from ..training.tangent_plans import tangent_plan
 
 SHARE_OF_MEMORY = 8  # one region's values, kept for the backward by the compiler around, may take 1/8 of the memory
-RECOMPUTES = "computed again by the original calls under autograd: "
 
 
 def gradients_needed(region: Region, records: Mapping[fx.Node, bool]) -> list[bool]:

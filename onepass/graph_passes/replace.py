@@ -87,7 +87,8 @@ class Rewriting:
         """What was done, without repetitions."""
         regions = tuple(self.reports.values())
         given = tuple(rule.name for rule in self.options.rules)
-        return Report(regions, tuple(dict.fromkeys(self.refusals)), tuple(dict.fromkeys(self.failures)), given=given)
+        refusals, failures = tuple(dict.fromkeys(self.refusals)), tuple(dict.fromkeys(self.failures))
+        return Report(regions, refusals, failures, given=given, options=self.options.said)
 
     def note_failure(self, error: Exception, where: str) -> None:
         """Logs the error and adds it to the report. Raises it if strict."""

@@ -21,7 +21,7 @@ from ..graph.random_calls import draws
 from ..graph.survey import Nodes, Survey, bodies, reduced, shape, survey
 from .copies import with_cheap_inputs
 from .grow import grow, without_cycles
-from .missed import interruption, missed_fusion
+from .missed import interruption, missed_fusion, written_out_sums
 from .refusals import outputs_refusal, refusal_to_move, refused_at
 from .region import Region
 
@@ -65,8 +65,8 @@ def _in_graph_order(regions: list[Region], s: Survey) -> list[Region]:
 
 def _unmatched(sinks: list[fx.Node], s: Survey) -> Iterator[Region]:
     """Refused regions for contractions that are in no draft, where something can be said about them."""
-    for reason in (interruption, missed_fusion):
-        for sink in sinks:
+    for reason, ends in ((interruption, [*sinks, *written_out_sums(s)]), (missed_fusion, sinks)):
+        for sink in ends:
             if (refusal := reason(sink, s)) is not None:
                 yield refused_at(sink, refusal)
 

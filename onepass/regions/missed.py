@@ -40,7 +40,19 @@ def interruption(sink: fx.Node, s: Survey) -> Refusal | None:
     where = where_of(unknown) or where_of(sink)
     if any(map(_is_complex, (unknown, *unknown.all_input_nodes))):
         return Refusal(messages.COMPLEX, where)
-    return Refusal(messages.UNKNOWN_BETWEEN, where, call=name_of(unknown) or unknown.target)
+    message = messages.CHOICE_BETWEEN if has_trait(unknown, Trait.CHOOSES) else messages.UNKNOWN_BETWEEN
+    return Refusal(message, where, call=name_of(unknown) or unknown.target)
+
+
+def written_out_sums(s: Survey) -> Iterator[fx.Node]:
+    """Products point by point that a sum follows, (weights[..., None] * values).sum(-2), with weights of fewer axes
+    that an unknown operation and a reduction have made of a contraction.
+    """
+    for total in (n for n in s.order if name_of(n) == "sum" and isinstance(n.args[0], fx.Node)):
+        product = total.args[0]
+        weights = (n for n in product.all_input_nodes if s.broken[n][1] and not s.reduced[n])
+        if name_of(product) in ("mul", "multiply") and any(_elements(n) < _elements(product) for n in weights):
+            yield product
 
 
 def _is_complex(node: fx.Node) -> bool:

@@ -16,6 +16,7 @@ from ..errors import Refusal
 from ..graph.nodes import value_of_node, where_of
 from ..graph.op_kinds import INTERIOR, changes_in_place, gives_positions, name_of, reshapes_in_place
 from ..graph.survey import Survey, first_unknown_call, hinted, root, shape
+from ..graph.value_names import name_for_readers
 from .copies import is_scalar_multiple, tensor_inputs
 from .grow import Growth
 from .placement import InsertionPoint, insertion_point, write_into_saved_input
@@ -94,6 +95,9 @@ def _recomputing_pays(growth: Growth, s: Survey) -> bool:
 def refusal_to_move(region: Region, s: Survey) -> Refusal | None:
     """A scope or an in-place write that forbids to compute the region in one place of the graph."""
     where = where_of(region.anchor)
+    unknown = next((n for n in (*region.inputs, *region.outputs) if value_of_node(n) is None), None)
+    if unknown is not None:
+        return Refusal(messages.NO_METADATA, where, name=name_for_readers(unknown))
     scope = next((s.scope[n] for n in region.nodes if s.scope[n]), "")
     if scope:
         inside = messages.AUTOCAST_INSIDE if scope == "autocast" else messages.TRANSFORM_INSIDE

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..egraph.derivation.certificate import Derivation
+from ..errors import InputError
 from ..lowering.plan.records import Plan
 from ..lowering.readback.erase_stored import certificates as of_plan
 from ..messages import Message
@@ -30,6 +31,8 @@ from ..wording.text import (
 )
 
 CERTIFICATE_FORMAT = 1
+DERIVED = "derived"  # how a report's line on the backward begins, if there is a plan for it
+RECOMPUTES = "computed again by the original calls under autograd: "  # so, where there is none and the region is fused
 
 
 @dataclass(frozen=True)
@@ -247,6 +250,11 @@ class RegionReport:
         return (*self.certificates, *stored, *(c for found in derived for c in found.certificates))
 
     @property
+    def recomputed(self) -> str:
+        """Why the original calls compute its backward, under autograd; empty where they do not."""
+        return self.backward.removeprefix(RECOMPUTES) if self.backward.startswith(RECOMPUTES) else ""
+
+    @property
     def assumptions(self) -> tuple[str, ...]:
         """Sentences beyond reassociation that the derivation relies on, and what an option lets a kernel round."""
         found = [s.exact for s in self.derivation if s.exact not in ("", "bitwise", "reassociates")]
@@ -273,6 +281,7 @@ class Report:
     """Everything about one compiled function: its regions, what was refused, and what failed inside onepass.
 
     breaks: where Dynamo ends one graph and begins another, with its reason. given: names of the laws that were given.
+    options: those that it is for, as a user writes them; another choice may fuse more, or less.
 
     >>> import onepass, torch
     >>> def attend(q, k, v):
@@ -289,6 +298,7 @@ class Report:
     breaks: tuple[Refused, ...] = ()
     title: str = field(default="", compare=False)
     given: tuple[str, ...] = ()
+    options: str = field(default="", compare=False)
 
     @property
     def fused(self) -> int:
@@ -374,7 +384,9 @@ class Report:
         return json.dumps({"onepass certificate": CERTIFICATE_FORMAT, "regions": regions})
 
     def save(self, path: str | PathLike) -> Path:
-        """Writes one self-contained page of HTML and returns its path."""
+        """Writes one self-contained page of HTML and returns its path. Raises InputError for what is no path."""
+        if not isinstance(path, str | PathLike):
+            raise InputError(f'save writes a page to a path, a str or an os.PathLike as "out.html", not {path!r}')
         from ..page.page import page  # draws masks by torch, which reading a record does not need
 
         path = Path(path)
@@ -384,7 +396,6 @@ class Report:
 
 # Records of this process ----------------------------------------------------------------------------------------------
 
-DERIVED = "derived"  # how a report's line on the backward begins, if there is a plan for it
 MAX_REPORTS_KEPT = 256  # in this process, the latest
 SEEN_AT_RUN_TIME = ("ran", "training_ran", "backward_ran", "forward_mode", "forward_mode_ran")  # fields of a report
 _REPORTS: OrderedDict[int, Report] = registered(OrderedDict(), "reports")
@@ -454,8 +465,10 @@ def _saw(key: str, **fields: Any) -> None:
         _ATTACHED[key] = replace(region, **fields)
 
 
-def reports() -> tuple[Report, ...]:
+def reports(*unknown: object) -> tuple[Report, ...]:
     """The newest 256 reports of this process, oldest first; programs out of a compiler's cache are in one last.
+
+    Raises InputError for an argument, as it has none.
 
     >>> import onepass, torch
     >>> def attend(q, k, v):
@@ -465,6 +478,8 @@ def reports() -> tuple[Report, ...]:
     >>> onepass.reports()[-1].fused
     1
     """
+    if unknown:
+        raise InputError(f"reports() takes no argument, and got {unknown[0]!r}: reports()[-1] is the newest one")
     kept = [as_seen(report) for report in _REPORTS.values()]
     seen = {region.key for report in kept for region in report.regions}
     cached = tuple(region for key, region in _ATTACHED.items() if key not in seen)

@@ -19,22 +19,24 @@ def hold(report: Report, require: str, *, part: bool = False) -> None:
     require: "nothing", "found" (what was found is fused, as an invariant result needs) or "all" (and something is).
     part: the report is of a part of a function, and another part may have the regions.
     """
-    lines = [*_left_lines(report)]
+    lines = [*_left_lines(report, by_choice=False)]
     if require == "nothing" or (not lines and (require == "found" or report.fused or part)):
         return
     if not lines:
-        lines = [*_nothing_lines(report)]
+        lines = [*_left_lines(report, by_choice=True)] or [*_nothing_lines(report)]
     name = "invariant=True" if require == "found" else 'require="all"'
     head = f"{name} does not hold: {report.fused} fused, {report.left} not"
     last = "without this option, what is not fused runs as written"
     raise NotFused("\n".join((head, *lines, last)))
 
 
-def _left_lines(report: Report) -> Iterator[str]:
-    """Two lines for each region that is left as written, and for each failure."""
+def _left_lines(report: Report, *, by_choice: bool) -> Iterator[str]:
+    """Two lines for each region that is left as written, and for each failure. by_choice: or because Inductor's is
+    faster.
+    """
     for refused in report.refusals:
-        if refused.code == messages.ONE_PRODUCT_IN_TRAINING.code:
-            continue  # left by choice: Inductor's is faster
+        if refused.code == messages.ONE_PRODUCT_IN_TRAINING.code and not by_choice:
+            continue
         yield f"  {refused.where}: {refused.reason}"
         yield f"    way out: {way_out(refused)}"
     for failure in report.failures:

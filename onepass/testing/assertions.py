@@ -8,7 +8,7 @@ Example: `assert_equivalent(f, g, ["i d", "j d"])`.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf, prod
@@ -49,13 +49,16 @@ class Refuted(AssertionError):
     arguments: tuple | None = None
 
 
-def assert_rule(rule: Rule | PatternRule, examples: int = 100, *, shrink: bool = True, seed: int = 0) -> None:
+def assert_rule(
+    rule: Rule | PatternRule, examples: int = 100, *, shrink: bool = True, seed: int = 0, **unknown: Any
+) -> None:
     """Raises Refuted with a minimal counterexample if the two sides of a rule differ, or if it never fires.
 
     Where the left side is not NaN, the right side must equal it. For a rule of both directions the converse must hold
     where the right side is finite. A bitwise rule, and one under a named assumption, must be NaN on both sides or on
     none. After the draws, arrays of each hostile kind are tried with every seed; one is -∞ alone. A pattern rule
-    is tested reading by reading; a rule of code is tested on random readings. Raises TypeError if it is no rule.
+    is tested reading by reading; a rule of code is tested on random readings. All is computed in float64. Raises
+    InputError, a TypeError, for what is no rule, and for an argument that it does not have, such as a dtype.
 
     >>> import onepass
     >>> @onepass.rule
@@ -64,6 +67,9 @@ def assert_rule(rule: Rule | PatternRule, examples: int = 100, *, shrink: bool =
     ...     return x + x, 2.0 * x
     >>> onepass.testing.assert_rule(doubled, examples=20)
     """
+    if unknown:
+        other = "a law is tested in float64; assert_equivalent(f, g, inputs, dtype=...) compares functions in a dtype"
+        raise InputError(f"assert_rule has no {next(iter(unknown))!r}: it has examples, shrink and seed; {other}")
     _refuse_numbers(examples, seed)
     needs_hypothesis()
     if isinstance(rule, PatternRule) and rule.rules is not None:
@@ -71,7 +77,7 @@ def assert_rule(rule: Rule | PatternRule, examples: int = 100, *, shrink: bool =
             assert_rule(reading, max(MIN_EXAMPLES_OF_A_READING, examples // len(rule.rules)), shrink=shrink, seed=seed)
         return
     if not isinstance(rule, Rule | PatternRule):
-        raise TypeError(f"{rule} cannot be tested as a rule: decorate a law with @onepass.rule")
+        raise InputError(f"{rule} cannot be tested as a rule: decorate a law with @onepass.rule")
     from .strategies import instances, swept_instances
 
     fired = [0]
@@ -97,6 +103,7 @@ def assert_equivalent(
     examples: int = 200,
     *,
     dtype: torch.dtype | None = None,
+    sizes: Mapping[str, int | Sequence[int]] | None = None,
     seed: int = 0,
     finite: bool = False,
     largest: float = inf,
@@ -112,8 +119,9 @@ def assert_equivalent(
 
     inputs: a sequence with one entry for each argument: dims as text, such as "b i d", a shape, or a tensor that is
     used unchanged; or a Hypothesis strategy of argument tuples. Equal letters are equal sizes, of which 1 to 4 are
-    drawn; a number in a text is that size: "i 64" for functions that differ at large sizes only. examples: how many
-    arguments are drawn. Before that, up to eight times as many hostile values are tried.
+    drawn; a number in a text is that size: "i 64" for functions that differ at large sizes only. sizes: those of which
+    a letter's are drawn, as {"i": [1, 64, 300], "d": 16}, each of which the hostile values are tried with in turn.
+    examples: how many arguments are drawn. Before that, up to eight times as many hostile values are tried.
     dtype: of all floating arguments; float64 by default. seed: fixes the draws.
     finite: draws no -∞ (a masked score), ∞ or NaN. largest: draws no larger number. empty: draws sizes of 0, too.
     rtol, atol: the tolerance for rounding; by default a few roundings of the dtype. A difference is also rounding if
@@ -123,7 +131,7 @@ def assert_equivalent(
 
     >>> import torch
     >>> from onepass.testing import assert_equivalent
-    >>> assert_equivalent(lambda x, y: x @ y.mT, lambda x, y: (y @ x.mT).mT, ["b i d", "b j d"], examples=20)
+    >>> assert_equivalent(lambda x, y: x @ y.mT, lambda x, y: (y @ x.mT).mT, ["i d", "j d"], 20, sizes={"i": [1, 70]})
     """
     import torch
 
@@ -131,6 +139,7 @@ def assert_equivalent(
 
     _refuse_inputs((f, g), inputs)
     _refuse_numbers(examples, seed, largest=largest, rtol=rtol, atol=atol)
+    known = _sizes(sizes, inputs)
     dtype = torch.float64 if dtype is None else dtype
     compared = _Comparison((f, g), dtype, compare.tolerance_of(dtype, rtol, atol), sums_may_overflow, empty, seed)
     if not hasattr(inputs, "example"):
@@ -140,9 +149,9 @@ def assert_equivalent(
         compared(tuple(inputs))
     else:
         needs_hypothesis()
-        from .draws import Draws
+        from .draws import Draws, Values
 
-        draws = Draws((f, g), inputs, dtype, finite, largest, empty)
+        draws = Draws((f, g), inputs, dtype, Values(finite, largest, empty), known)
         with _few_threads(torch, draws.inputs):
             _sweep_and_search(draws, compared, examples, seed)
     if not compared.count:
@@ -160,6 +169,27 @@ def _refuse_numbers(examples: Any, seed: Any, **limits: Any) -> None:
         number = isinstance(limit, int | float) and not isinstance(limit, bool)
         if limit is not None and not (number and limit >= 0):
             raise InputError(f"{name} is a number that is not negative, not {limit!r}")
+
+
+def _sizes(given: Any, inputs: Any) -> dict[str, tuple[int, ...]]:
+    """The sizes of each letter. Raises InputError for what is none, and for a letter that no text of the inputs has."""
+    meant = 'sizes is a dict of sizes for letters of inputs, such as {"i": [1, 64, 300], "d": 16}'
+    if not isinstance(given, Mapping | None):
+        raise InputError(f"{meant}, not {given!r}")
+    letters, found = _letters(inputs), {}
+    for letter, sizes in (given or {}).items():
+        if letter not in letters:
+            raise InputError(f"sizes names {letter!r}, and inputs has {', '.join(sorted(letters)) or 'no letters'}")
+        found[letter] = tuple(sizes) if isinstance(sizes, list | tuple | range) else (sizes,)
+        if not (found[letter] and all(type(size) is int and size >= 0 for size in found[letter])):
+            raise InputError(f"{meant}; of {letter!r} it has {sizes!r}")
+    return found
+
+
+def _letters(inputs: Any) -> set[str]:
+    """The names of dims in the texts of inputs."""
+    texts = () if hasattr(inputs, "example") else [text for text in inputs if isinstance(text, str)]
+    return {word for text in texts for word in text.split() if not word.isdigit()}
 
 
 def _refuse_inputs(functions: tuple[Callable, Callable], inputs: Any) -> None:

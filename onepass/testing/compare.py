@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ..errors import InputError
 from .trace import Overflow, Rounding, watched
 
 RUNS = (2, 6)  # with random errors; the second number only if the first runs do not explain a difference
@@ -40,10 +41,10 @@ TOLERANCES = {
 def tolerance_of(dtype: torch.dtype, rtol: float | None, atol: float | None) -> Tolerance:
     """The tolerance of a dtype, with the given values instead of its own. An rtol also counts for every operation.
 
-    Raises TypeError for a dtype without a row in TOLERANCES.
+    Raises InputError, a TypeError, for a dtype without a row in TOLERANCES.
     """
-    if dtype not in TOLERANCES:
-        raise TypeError(f"dtype is {dtype}: it must be one of {', '.join(map(str, TOLERANCES))}")
+    if not isinstance(dtype, torch.dtype) or dtype not in TOLERANCES:
+        raise InputError(f"dtype is {dtype!r}: it must be one of {', '.join(map(str, TOLERANCES))}")
     own = TOLERANCES[dtype]
     operation = own.operation if rtol is None else max(own.operation, rtol)
     return Tolerance(own.rtol if rtol is None else rtol, own.atol if atol is None else atol, operation)

@@ -8,8 +8,9 @@ at 709.78, where float64 overflows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from math import log, prod
+from math import inf, log, prod
 from typing import Any
 
 import numpy as np
@@ -24,19 +25,38 @@ MILD = ("plain", "large", "ties")  # profiles whose values need no sweep, becaus
 SWEPT_SIZES = (2, 3)  # of the letters in texts of dims, in turn
 
 
+@dataclass(frozen=True)
+class Values:
+    """What may be drawn: finite numbers alone, none larger than `largest`, sizes of 0 too."""
+
+    finite: bool = False
+    largest: float = inf
+    empty: bool = False
+
+
 class Draws:
     """Arguments for functions: `sweep` gives a fixed list, `strategy` draws, `near` draws simpler ones than given."""
 
     def __init__(
-        self, functions: Sequence[Callable], inputs: Any, dtype: torch.dtype, finite: bool, largest: float, empty: bool
+        self,
+        functions: Sequence[Callable],
+        inputs: Any,
+        dtype: torch.dtype,
+        values: Values,
+        sizes: Mapping[str, Sequence[int]],
     ):
         self.given = inputs if isinstance(inputs, st.SearchStrategy) else None
         self.inputs = () if self.given is not None else tuple(inputs)
-        self.dtype, self.smallest = dtype, 0 if empty else 1
-        self.not_finite = () if finite else tuple(NOT_FINITE)
+        self.dtype, self.sizes, self.smallest = dtype, sizes, 0 if values.empty else 1
+        self.not_finite = () if values.finite else tuple(NOT_FINITE)
         self.texts = tuple(a for a in self.inputs if isinstance(a, str))
-        edges = edges_of_functions(functions, self.inputs, dtype) if self.inputs else ()
-        self.profiles = wide_profiles(str(dtype).removeprefix("torch."), edges, largest)
+        sample = [self._sized(a) if isinstance(a, str) else a for a in self.inputs]
+        edges = edges_of_functions(functions, sample, dtype) if self.inputs else ()
+        self.profiles = wide_profiles(str(dtype).removeprefix("torch."), edges, values.largest)
+
+    def _sized(self, text: str) -> str:
+        """A text of dims, with the first of the sizes that a letter is given."""
+        return " ".join(str(self.sizes[w][0]) if w in self.sizes else w for w in text.split())
 
     def strategy(self) -> st.SearchStrategy[tuple]:
         """A strategy of argument tuples."""
@@ -45,7 +65,7 @@ class Draws:
 
         @st.composite
         def draw_all(draw):
-            choose, shapes = chooser(draw), draw(named_shapes(self.texts, smallest=self.smallest))
+            choose, shapes = chooser(draw), draw(named_shapes(self.texts, smallest=self.smallest, sizes=self.sizes))
             common = choose((None, None, *self.profiles))  # one profile for all arguments, where it is not None
             every = kinds_of(self.profiles, (CONSTANT, *self.not_finite))
             kinds = every if common is None else (common, common, common, "plain")
@@ -58,11 +78,12 @@ class Draws:
         if all(isinstance(a, torch.Tensor) for a in self.inputs):  # nothing is drawn
             return
         letters = dict.fromkeys(w for text in self.texts for w in text.split() if not w.isdigit())
-        sizes = {w: SWEPT_SIZES[n % len(SWEPT_SIZES)] for n, w in enumerate(letters)}
-        shapes = [tuple(int(w) if w.isdigit() else sizes[w] for w in text.split()) for text in self.texts]
+        sizes = {w: self.sizes.get(w, SWEPT_SIZES[n % len(SWEPT_SIZES) :]) for n, w in enumerate(letters)}
         recipes = list(self._recipes())
         count = min(most, len(recipes))
         for number in range(count):
+            own = {w: known[number % len(known)] if w in self.sizes else known[0] for w, known in sizes.items()}
+            shapes = [tuple(int(w) if w.isdigit() else own[w] for w in text.split()) for text in self.texts]
             yield self._filled(shapes, partial(self._swept, *recipes[number * len(recipes) // count]))
 
     def _recipes(self) -> Iterator[tuple[Mapping[int, Sequence[float]], bool]]:
@@ -100,7 +121,7 @@ class Draws:
 
         @st.composite
         def draw_all(draw):
-            choose, shapes = chooser(draw), draw(named_shapes(self.texts, max(SWEPT_SIZES)))
+            choose, shapes = chooser(draw), draw(named_shapes(self.texts, max(SWEPT_SIZES), sizes=self.sizes))
             values = lambda shape, n: np.array([choose(own[n]) for _ in range(prod(shape))])
             return self._filled(shapes, lambda shape, n: values(shape, n).reshape(shape))
 

@@ -120,9 +120,15 @@ def swept_instances(rule: Rule | PatternRule, seed: int) -> Iterator[Instance]:
 
 @st.composite
 def named_shapes(
-    draw: st.DrawFn, names: tuple[str, ...], largest: int = 4, smallest: int = 1
+    draw: st.DrawFn,
+    names: tuple[str, ...],
+    largest: int = 4,
+    smallest: int = 1,
+    sizes: Mapping[str, Sequence[int]] | None = None,
 ) -> tuple[tuple[int, ...], ...]:
     """Shapes for texts of dims such as "i d" and "j 3": one size for each letter, digits unchanged.
+
+    sizes: of which those of a letter are drawn, for letters whose sizes are not from smallest to largest.
 
     >>> from hypothesis import given
     >>> from onepass.testing import named_shapes
@@ -134,8 +140,8 @@ def named_shapes(
     """
     words = sorted({w for text in names for w in text.split() if not w.isdigit()})
     choose, options = chooser(draw), (*range(1, largest + 1), *range(smallest, 1))
-    sizes = {w: choose(options) for w in words}
-    return tuple(tuple(int(w) if w.isdigit() else sizes[w] for w in text.split()) for text in names)
+    drawn = {w: choose(tuple((sizes or {}).get(w, options))) for w in words}
+    return tuple(tuple(int(w) if w.isdigit() else drawn[w] for w in text.split()) for text in names)
 
 
 def drawn_array(choose: Callable, shape: tuple[int, ...], profiles: Profiles, kinds: Sequence[str]) -> np.ndarray:

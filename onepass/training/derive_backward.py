@@ -6,7 +6,7 @@ missing raises NotDerived. Example: of softmax(q · k) · v the forward saves th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..compiler.assumptions import simplifying
@@ -19,15 +19,15 @@ from ..egraph.derivation.certificate import Derivation
 from ..egraph.derivation.derive import replay
 from ..egraph.derivation.normalize import Normaliser
 from ..egraph.rewrite.rule import Rule
-from ..egraph.terms.ops import cast
+from ..egraph.terms.ops import cast, make
 from ..egraph.terms.term import Dim, Tensor, Term
-from ..egraph.terms.traversal import tensors
+from ..egraph.terms.traversal import rebuild, tensors
 from ..graph.program import Program
 from ..lowering.plan.records import Store
 from ..rules import ALL, GATHERED, SHIFT_FREE, SHIFTED_ONCE, SPREAD, TURNED, WEIGHTS_FIRST
 from ..translate.translate import Captured, translate
 from .not_derived import NotDerived, call_name, saying_why_not
-from .torch_derivatives import with_detached_inputs
+from .torch_derivatives import with_detached_inputs, with_torch_derivatives
 
 
 @dataclass(frozen=True)
@@ -95,14 +95,14 @@ def backward_stores(
 
     without: operations that are not to be differentiated. Raises NotDerived.
     """
-    asked = _asked(program, captured, needed, given)
+    asked, own = _asked(program, captured, needed, given, without)
     found = _gradients(asked, without)
     numbers = {result.output.name: k for k, result in enumerate(captured.results)}
     inputs = {tensor.name: k for k, tensor in enumerate(captured.inputs)}
     return BackwardStores(
-        tuple(Store(s.term, s.tensor, s.order) for s in found.saved if s.tensor.name not in numbers),
+        tuple(Store(attached(s.term, own), s.tensor, s.order) for s in found.saved if s.tensor.name not in numbers),
         tuple(numbers[s.tensor.name] for s in found.saved if s.tensor.name in numbers),
-        {inputs[g.tensor.name]: _gradient_store(g, asked.taken) for g in found.gradients},
+        {inputs[g.tensor.name]: _gradient_store(g, asked.taken, own) for g in found.gradients},
         tuple(result.cotangent for result in asked.results),
     )
 
@@ -115,18 +115,22 @@ def certified_gradients(
     without: Collection[str] = (),
 ) -> Certified:
     """The gradients of `backward_stores`, with a certificate that can be written down. Raises NotDerived."""
-    asked = _asked(program, captured, needed, given)
+    asked, _ = _asked(program, captured, needed, given, without)
     found = _gradients(asked, without)
     return asked.certified(GRADIENTS, found.certificate, found.gradients)
 
 
-def _asked(program: Program, captured: Captured, needed: Sequence[bool], given: Sequence[bool]) -> AskedDerivatives:
-    """Raises NotDerived for a program that hides something from autograd."""
+def _asked(
+    program: Program, captured: Captured, needed: Sequence[bool], given: Sequence[bool], without: Collection[str]
+) -> tuple[AskedDerivatives, Mapping[str, str]]:
+    """What gradients are of; and, by its name, of which input each input of detached values has the numbers."""
     taken = {tensor.name for tensor in (*captured.inputs, *(result.output for result in captured.results))}
     wanted = tuple(tensor.name for tensor, n in zip(captured.inputs, needed, strict=True) if n)
-    refuse_detached(program, wanted, [name for name, g in zip(program.outputs, given, strict=True) if g])
+    reading = program if without else with_torch_derivatives(program)
+    apart = apart_from_detached(reading, wanted, [n for n, g in zip(program.outputs, given, strict=True) if g])
+    captured, own = apart or (captured, {})
     cotangents = [_cotangent(r, taken) if g else None for r, g in zip(captured.results, given, strict=True)]
-    return AskedDerivatives.of(captured, cotangents, tuple((name, None) for name in wanted), taken)
+    return AskedDerivatives.of(captured, cotangents, tuple((name, None) for name in wanted), taken), own
 
 
 def _cotangent(result: Store, taken: set[str]) -> Tensor:
@@ -145,8 +149,18 @@ def _gradients(asked: AskedDerivatives, without: Collection[str]) -> Gradients:
     return found
 
 
-def _gradient_store(gradient: Derivative, taken: set[str]) -> Store:
-    return derivative_store("grad", gradient.tensor, gradient.term, gradient.axes, taken)
+def _gradient_store(gradient: Derivative, taken: set[str], own: Mapping[str, str]) -> Store:
+    return derivative_store("grad", gradient.tensor, attached(gradient.term, own), gradient.axes, taken)
+
+
+def attached(term: Term, own: Mapping[str, str]) -> Term:
+    """The term with an input itself in place of each that has its numbers: own says which, by their names."""
+
+    def change(node: Term, args: tuple[Term, ...]) -> Term:
+        named = (replace(a, name=own[a.name]) if isinstance(a, Tensor) and a.name in own else a for a in node.attrs)
+        return make(node.op, args, tuple(named))
+
+    return rebuild(term, change) if own else term
 
 
 def derivative_store(kind: str, tensor: Tensor, term: Term, order: tuple[Dim, ...], taken: set[str]) -> Store:
@@ -165,20 +179,30 @@ def free_name(name: str, taken: set[str]) -> str:
 
 def refuse_detached(program: Program, wanted: Collection[str], results: Collection[str]) -> None:
     """Raises NotDerived for a program that hides from autograd what depends on a wanted input, on the way to results.
+    """
+    if apart_from_detached(program, wanted, results) is not None:
+        raise NotDerived("its result depends on a value inside of it that is detached", "detach")
 
-    Of a result that is detached itself, as a largest score that is only looked at, nothing is hidden. Nor is it where
-    the form without shifts does not read it, as a largest score that is subtracted before exponentials.
+
+def apart_from_detached(
+    program: Program, wanted: Collection[str], results: Collection[str]
+) -> tuple[Captured, Mapping[str, str]] | None:
+    """The terms in which detached values are made of inputs of their own, and of which input each has the numbers.
+
+    None where results do not depend on what is hidden. Of a result that is detached itself, as a largest score that is
+    only looked at, nothing is hidden. Nor is it where the form without shifts does not read it, as a largest score that
+    is subtracted before exponentials.
     """
     if not _hides(program, wanted, results):
-        return
+        return None
     apart, others = with_detached_inputs(program, wanted)
     captured = translate(apart)
     laws, normaliser = _laws_and_normaliser(captured)
     free = Normaliser((*laws, *ledger.proved(SHIFT_FREE)))
     asked = (r.term for r, name in zip(captured.results, program.outputs, strict=True) if name in results)
     forms = (free.normal(normaliser.normal(term)) for term in asked)
-    if any(tensor.name in others for form in forms for tensor in tensors(form)):
-        raise NotDerived("its result depends on a value inside of it that is detached", "detach")
+    read = any(tensor.name in others for form in forms for tensor in tensors(form))
+    return (captured, others) if read else None
 
 
 def _hides(program: Program, wanted: Collection[str], results: Collection[str]) -> bool:

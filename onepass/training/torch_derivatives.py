@@ -114,8 +114,8 @@ def _choice(node: ProgramNode, name: str, compare: str, x: Bound, bound: Bound) 
     yield ProgramNode(name, choice, args, (), node.metas, node.where)
 
 
-def with_detached_inputs(program: Program, wanted: Collection[str]) -> tuple[Program, frozenset[str]]:
-    """The program whose detached values are computed from inputs of their own, and the names of these inputs.
+def with_detached_inputs(program: Program, wanted: Collection[str]) -> tuple[Program, Mapping[str, str]]:
+    """The program whose detached values are computed from inputs of their own, and of which input each has the values.
 
     wanted: the inputs whose gradients are asked for, whose values the others have. Autograd's derivative of the program
     is that of this one by the wanted inputs alone. Example: x · detach(x) is x · y.
@@ -133,7 +133,7 @@ def with_detached_inputs(program: Program, wanted: Collection[str]) -> tuple[Pro
         nodes.append(_reading(node, copies) if call_name(node) == "detach" else node)
     inputs = [replace(entry, name=others[entry.name].text) for entry in program.inputs if entry.name in others]
     made = replace(program, inputs=(*program.inputs, *inputs), nodes=tuple(nodes))
-    return made, frozenset(other.text for other in others.values())
+    return made, {other.text: name for name, other in others.items()}
 
 
 def _reading(node: ProgramNode, copies: Mapping[str, Atom]) -> ProgramNode:

@@ -1,7 +1,7 @@
 """The four questions that a reader asks of a report, each with a short answer and a few lines behind it.
 
 The text, the page and JSON all show these. An estimate that cannot be made is left out. Example: "Is it fused?" has the
-answer "Yes: 1 region", and the line "in 1 graph".
+answer "Yes: 1 region", and the line "in 1 graph, with the default options".
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ def milliseconds(seconds: float) -> str:
 
 def _is_fused(report: Report) -> Answer:
     question, fused, left = "Is it fused?", report.fused, report.left
-    lines = (f"in {_many(report.graphs, 'graph')}", *(f"law {law}" for law in report.laws))
+    options = f", with {report.options}" if report.options else ""
+    lines = (f"in {_many(report.graphs, 'graph')}{options}", *(f"law {law}" for law in report.laws))
     if fused and not left:
         return Answer(question, f"Yes: {_many(fused, 'region')}", "good", lines)
     if fused:
@@ -92,11 +93,14 @@ def _why_not(report: Report) -> Answer:
     lines = [f"{first_clause(r.reason)} ({short_place(r)})" for r in report.refusals]
     lines += [f"a failure inside of onepass: {failure}" for failure in report.failures]
     lines += [f"graph break at {short_place(found)}: {first_clause(found.reason)}" for found in report.breaks]
-    nothing = tuple(nothing_lines(report))
+    nothing, again = tuple(nothing_lines(report)), sum(region.count for region in report.regions if region.recomputed)
+    head = "See below what to change" if lines else "There is nothing"
+    if again and not lines:
+        head = f"The original calls run the backward of {_many(again, 'region')}"
+    lines += [f"only the forward is fused: {first_clause(r.recomputed)}" for r in report.regions if r.recomputed]
     if not (lines or nothing):
         return Answer(question, "All that was found is fused", "good")
     shown = tuple(dict.fromkeys(lines))
-    head = "See below what to change" if report.refusals or report.failures or report.breaks else "There is nothing"
     more = ("…",) if len(shown) > MAX_REASONS_NAMED else ()
     return Answer(question, head, "part" if report.fused else "bad", shown[:MAX_REASONS_NAMED] + more + nothing)
 
@@ -114,10 +118,11 @@ def _how_much(report: Report) -> Answer:
         return Answer(question, f"{report.passes[0]} passes become {report.passes[1]}", "good", tuple(lines))
     lines.append(f"estimated on an {H200.name}, forward: {milliseconds(speed.fused)}")
     if speed.eager is not None:
-        lines.append(f"as written, for its bytes or its launches alone: {milliseconds(speed.eager)}")
+        lines.append(f"as written, at least: {milliseconds(speed.eager)}, for its bytes or its launches alone")
     if speed.times is not None and speed.times >= LEAST_GAIN:
         return Answer(question, f"At least {speed.times:.2g} times, by estimate", "good", tuple(lines))
-    return Answer(question, "Not measurably at these sizes, by estimate", "part", tuple(lines))
+    lines.append("all of what eager takes is not estimated, and nothing was measured")
+    return Answer(question, "Not known: the estimates do not decide it at these sizes", "part", tuple(lines))
 
 
 def _ratio(before: int | None, after: int | None) -> str:

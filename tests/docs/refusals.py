@@ -73,6 +73,12 @@ PROGRAMS = {
     messages.CONSTANT: operation("x * torch.tensor([0.5, 0.25] * 8)"),
     messages.ARGUMENT: operation("x.abs().bernoulli(generator=torch.Generator())"),
     messages.UNKNOWN_BETWEEN: Program("torch.softmax(torch.cumsum(q @ k.mT, -1), -1) @ v"),
+    messages.CHOICE_BETWEEN: Program(
+        "def f(q, k, v):\n"
+        "    scores, places = (q @ k.mT).topk(4, -1)\n"
+        "    nearest = torch.take_along_dim(v[..., None, :, :], places[..., None], -2)\n"
+        "    return (torch.softmax(scores, -1).unsqueeze(-1) * nearest).sum(-2)"
+    ),
     messages.NO_PRODUCT_BEFORE: Program("torch.softmax(q, -1) @ k.mT"),
     messages.HIGHER_ORDER: Program(
         "def f(q, k, v):\n"

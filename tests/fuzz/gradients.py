@@ -18,9 +18,8 @@ import torch
 from torch._dynamo.backends.debugging import aot_eager_decomp_partition
 
 from onepass.api import backend
-from onepass.graph_passes.region_gradients import RECOMPUTES
 from onepass.lowering.tiled import executor
-from onepass.report.records import Report
+from onepass.report.records import RECOMPUTES, Report
 from tests.fuzz.layers import layer
 from tests.fuzz.programs import Extents, Fuzzed
 from tests.fuzz.rounding import ConstantMaxima, Rounding

@@ -120,3 +120,42 @@ def test_a_graph_that_has_to_be_fused_stays_so(monkeypatch):
             compiled(*given)
         assert calls_of_onepass(lambda: compiled(*given)) == 2
     assert len(onepass.reports()) == 1
+
+
+def written_in_place(q, k, v):
+    return torch.softmax((q @ k.mT).mul_(0.5), -1) @ v
+
+
+def written_between(q, k, v, cache):
+    scores = q @ k.mT
+    cache[:, :, :4] = 0.5  # a later call may give the keys' memory: that one takes the original graph
+    return torch.softmax(scores, -1) @ (v + cache.mean())
+
+
+def copied(monkeypatch, function, *given):
+    """How often the graph is copied before it is changed, and the compiled function."""
+    seen, copy = [], backend.deepcopy
+    monkeypatch.setattr(backend, "deepcopy", lambda graph: seen.append(str(graph)) or copy(graph))
+    compiled = torch.compile(function, backend="onepass")
+    with torch.no_grad():
+        compiled(*given)
+    return [graph for graph in seen if "onepass" not in graph], compiled
+
+
+@pytest.mark.parametrize("function", [written_in_place, two])
+def test_a_graph_is_copied_once(on_a_gpu, monkeypatch, function):
+    before, _ = copied(monkeypatch, function, *inputs())
+    assert len(before) == 1
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_a_graph_whose_arguments_share_memory_runs_as_written(on_a_gpu, monkeypatch, again):
+    monkeypatch.setattr(backend, "may_recompile", lambda inputs: again)
+    q, k, v = inputs()
+    before, compiled = copied(monkeypatch, written_between, q, k, v, k.clone())
+    assert len(before) == 1 + again
+    ours, theirs = k.clone(), k.clone()
+    with torch.no_grad():
+        result, exact = (f(q, x, v, x.view(x.shape)) for f, x in ((compiled, ours), (written_between, theirs)))
+    torch.testing.assert_close(result, exact, atol=2e-6, rtol=2e-6)
+    torch.testing.assert_close(ours, theirs)

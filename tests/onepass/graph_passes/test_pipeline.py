@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from onepass.api import backend, graph_pass
 from onepass.api.graph_pass import GraphPass
@@ -95,14 +96,14 @@ def test_the_backend_runs_the_list(monkeypatch):
 
 
 def test_a_dry_run_stops_before_the_end(monkeypatch):
-    names, graph = ran(monkeypatch), torch.fx.symbolic_trace(attend).graph
+    names, graph = ran(monkeypatch), make_fx(attend)(*tensors()).graph
     pipeline.rewrite(graph, Options.read({}), dry=True)
     assert names == names_of(Stage.PREPARE, Stage.REPLACE)
 
 
 def test_the_inductor_pass_runs_the_list(monkeypatch):
     names, made = ran(monkeypatch), GraphPass()
-    graph = torch.fx.symbolic_trace(attend).graph
+    graph = make_fx(attend)(*tensors()).graph
     made(graph)
     assert names == names_of(*Stage)
     assert "softmax_dims" not in Path(graph_pass.__file__).read_text()

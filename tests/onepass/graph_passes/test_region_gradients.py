@@ -5,6 +5,7 @@ import torch
 
 import onepass
 from onepass.graph_passes import region_gradients
+from onepass.report.records import RECOMPUTES
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -42,13 +43,13 @@ def test_without_gradients_it_is_fused():
 
 def test_without_inductor_it_is_computed_again():
     (region,) = report_of(squares, inputs(), inner="eager").regions
-    assert region.backward.startswith(region_gradients.RECOMPUTES)
+    assert region.backward.startswith(RECOMPUTES)
 
 
 def test_what_would_take_much_memory_is_computed_again(monkeypatch):
     monkeypatch.setattr(region_gradients, "_memory", lambda device: 1 << 20)
     (region,) = report_of(squares, inputs()).regions
-    assert region.backward.startswith(region_gradients.RECOMPUTES)
+    assert region.backward.startswith(RECOMPUTES)
 
 
 def test_a_derived_backward_is_in_the_report():

@@ -1,11 +1,10 @@
 """What a forward saves and what its gradients read: no more than the laws ask for, under names that are free."""
 
-import pytest
 import torch
 
+from onepass.egraph.terms.traversal import tensors
 from onepass.graph.trace import program_of
 from onepass.training.derive_backward import backward_stores
-from onepass.training.not_derived import NotDerived
 from onepass.translate.translate import translate
 
 
@@ -58,10 +57,12 @@ def test_a_cotangent_that_is_not_given_reaches_nothing():
     assert found.cotangents[0] is None and [*found.gradients] == [0, 1]
 
 
-def test_what_is_detached_is_refused():
-    with pytest.raises(NotDerived, match="detached"):
-        stores(detached)
-    assert [*stores(detached, (False, False, True)).gradients] == [2]
+def test_gradients_pass_by_what_is_detached_and_read_the_inputs_themselves():
+    for needed, reached in (((True,) * 3, [0, 2]), ((False, False, True), [2])):
+        found = stores(detached, needed)
+        assert [*found.gradients] == reached
+        terms = [store.term for store in (*found.saved, *found.gradients.values())]
+        assert not any(tensor.name.endswith("detached") for term in terms for tensor in tensors(term))
 
 
 def test_names_of_inputs_are_left_alone():

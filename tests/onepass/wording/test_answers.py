@@ -110,5 +110,6 @@ def test_a_time_that_cannot_be_estimated_is_left_out_alone(reports, monkeypatch)
 def test_no_gain_is_called_none(reports, monkeypatch):
     monkeypatch.setattr(module, "_seconds", lambda region: 1.0)
     faster = answers(reports["attend"])[2]
-    assert faster.answer == "Not measurably at these sizes, by estimate" and faster.tone == "part"
+    assert faster.answer == "Not known: the estimates do not decide it at these sizes" and faster.tone == "part"
+    assert faster.lines[-1] == "all of what eager takes is not estimated, and nothing was measured"
     assert milliseconds(2.5e-3) == "2.5 ms" and milliseconds(1e-9) == "under 0.001 ms"
