@@ -32,7 +32,8 @@ from onepass.bench.timing import ContestantResult, in_turns, quiet, said
 
 BATCH, HEADS, WIDTH = 1, 4, 64
 WARM, ROUNDS = 6, 7
-FIELDS = ("variant", "length", "dtype", "step", "onepass", "torch_compile", "ratio", "ran", "where")
+FIELDS = ("variant", "length", "dtype", "step", "ms", "torch_compile_ms", "ratio", "ran", "machine", "versions")
+SHOWN = FIELDS[:-2]
 CONTESTANTS = {"onepass": "onepass", "torch.compile": "inductor"}
 Case = tuple[str, int, str, str]  # variant, length, dtype, "call" or "training"
 
@@ -54,7 +55,9 @@ def measured(case: Case) -> dict[str, object]:
     variant = variants(SCALES["cpu"])[name]
     shape = Shape(BATCH, HEADS, length, WIDTH, min(variant.group, HEADS))
     made = problem(variant, shape, "cpu", getattr(torch, dtype))
-    row: dict[str, object] = {"variant": name, "length": length, "dtype": dtype, "step": which, "where": machine()}
+    row: dict[str, object] = {"variant": name, "length": length, "dtype": dtype, "step": which}
+    machine = f"{platform.processor() or platform.machine()}, one thread"
+    row |= {"machine": machine, "versions": f"torch {torch.__version__}"}
     calls = {}
     for contestant, backend in CONTESTANTS.items():
         torch._dynamo.reset()
@@ -70,7 +73,7 @@ def measured(case: Case) -> dict[str, object]:
             row["ran"] = who_ran(which)
     times = in_turns(calls, ROUNDS, dict.fromkeys(calls, ContestantResult()))
     mine, other = (statistics.median(times[contestant]) for contestant in CONTESTANTS)
-    return row | {"onepass": mine, "torch_compile": other, "ratio": other / mine}
+    return row | {"ms": mine, "torch_compile_ms": other, "ratio": other / mine}
 
 
 def who_ran(which: str) -> str:
@@ -78,10 +81,6 @@ def who_ran(which: str) -> str:
     regions = onepass.reports()[-1].regions
     found = [f"{r.ran} / {r.backward_ran}" if which == "training" else r.ran for r in regions]
     return "; ".join(found) or "Inductor"
-
-
-def machine() -> str:
-    return f"{platform.processor() or platform.machine()}, one thread, torch {torch.__version__}"
 
 
 def rows_of(cases: Sequence[Case]) -> Iterator[dict[str, object]]:
@@ -97,7 +96,7 @@ def rows_of(cases: Sequence[Case]) -> Iterator[dict[str, object]]:
 
 
 def show(row: Mapping[str, object]) -> None:
-    shown = (row.get(field, "") for field in FIELDS[:-1])
+    shown = (row.get(field, "") for field in SHOWN)
     print(*(f"{x:.3g}" if isinstance(x, float) else x for x in shown), sep="  ", flush=True)
 
 
@@ -115,7 +114,7 @@ def main() -> None:
         return
     cases = [(n, s, d, w) for d in asked.dtypes for s in asked.lengths for n in asked.only for w in asked.steps]
     rows = []
-    print(*FIELDS[:-1], sep="  ")
+    print(*SHOWN, sep="  ")
     for row in rows_of(cases):
         rows.append(row)
         show(row)

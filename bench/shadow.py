@@ -30,7 +30,7 @@ from onepass.lowering.cost.traffic import bytes_of
 from onepass.lowering.executors import EXECUTORS
 from onepass.lowering.plan.records import Kernel, NotPlannable, Plan
 from onepass.lowering.plan.thresholds import MAX_RESIDENT_ELEMENTS
-from onepass.lowering.planning.planner import plan_with, prepared
+from onepass.lowering.planning.planner import normalised, plan_with, prepared
 from onepass.lowering.planning.planning_state import PlanChoice, dims_of_results
 
 LIMITS = (MAX_RESIDENT_ELEMENTS, MAX_RESIDENT_ELEMENTS // 2, MAX_RESIDENT_ELEMENTS // 4)
@@ -51,7 +51,7 @@ class Shape:
 def plan_of(kernel: Kernel, shape: Shape) -> Plan:
     """The kernels that compute a kernel's results with a shape. Raises NotPlannable."""
     rows = () if shape.rows is None else ((dims_of_results(kernel.stores), shape.rows),)
-    return plan_with(prepared(kernel.stores, shape.limit, choice=PlanChoice(rows=rows)))
+    return plan_with(prepared(normalised(kernel.stores, shape.limit), PlanChoice(rows=rows)))
 
 
 def seconds(kernel: Kernel, shape: Shape, kept: float, hopper: bool) -> tuple[float, int]:

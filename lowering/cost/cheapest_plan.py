@@ -26,7 +26,7 @@ from ..launch.split_loops import program_count
 from ..plan.device import H200
 from ..plan.records import Alternative, Kernel, NotPlannable, Plan, SavedTime, Store
 from ..plan.thresholds import MAX_STORED_BYTES
-from ..planning.planner import plan_with, prepared
+from ..planning.planner import normalised, plan_with, prepared
 from ..planning.planning_state import FIRST_GUESS, ChosenRows, PlanChoice, Planning, dims_of_results
 from ..planning.verify import WrongPlanning
 from .candidates import Candidate, candidates, in_order, stored_bytes
@@ -46,9 +46,10 @@ def cheapest_plan(stores: Sequence[Store], derivation: Sequence[str] = (), refer
 
     references: for each store, its term as the program has it.
     """
-    first = prepared(stores, references=references)
+    terms = normalised(stores, references=references)
+    first = prepared(terms)
     own = plan_with(first, derivation)
-    given = lambda rows: prepared(stores, references=references, choice=PlanChoice(rows=rows)) if rows else first
+    given = lambda rows: prepared(terms, PlanChoice(rows=rows)) if rows else first
     try:
         search = _Search(lru_cache(MAX_PLANS)(given), nominal_sizes(first.stores))
         found = start = search.estimated(own, FIRST_GUESS)

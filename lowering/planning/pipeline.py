@@ -44,8 +44,8 @@ from .reshape_dims import group_rows, merge_value_dims
 from .verify import verify
 
 PRINT_PASSES = "ONEPASS_PRINT_PLAN_PASSES"
-BEFORE_CUTS, FROM_CUTS = ("terms", "shape"), ("cuts", "kernels")  # stages
-STAGES = (*BEFORE_CUTS, *FROM_CUTS)
+TERMS, SHAPE, FROM_CUTS = ("terms",), ("shape",), ("cuts", "kernels")  # stages; what cost chooses counts from shape on
+STAGES = (*TERMS, *SHAPE, *FROM_CUTS)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from ...egraph.terms.term import Dim, Tensor, Term
 from ...egraph.terms.traversal import subterms, tensors
 from ..plan.records import NotPlannable, Plan, Store
 from ..plan.thresholds import MAX_RESIDENT_ELEMENTS
-from .pipeline import BEFORE_CUTS, FROM_CUTS, run_passes
+from .pipeline import FROM_CUTS, SHAPE, TERMS, run_passes
 from .planning_state import FIRST_GUESS, PlanChoice, Planning
 
 
@@ -42,20 +42,21 @@ def plan_stores(
     held: the most elements of one dim that a tile holds whole. references: for each store, its term as the program has
     it, with the program's roundings; left out where the stores' terms are these.
     """
-    return plan_with(prepared(stores, held, references), derivation)
+    return plan_with(prepared(normalised(stores, held, references)), derivation)
 
 
-def prepared(
-    stores: Sequence[Store],
-    held: int = MAX_RESIDENT_ELEMENTS,
-    references: Sequence[Term] = (),
-    choice: PlanChoice = FIRST_GUESS,
+def normalised(
+    stores: Sequence[Store], held: int = MAX_RESIDENT_ELEMENTS, references: Sequence[Term] = ()
 ) -> Planning:
-    """What planning knows before anything is cut: normalised terms with shapes. Raises NotPlannable."""
+    """The terms as planning has them, whatever is chosen by cost. Raises NotPlannable."""
     for store in stores:
         _refuse(store.term, store.output, store.order)
-    planning = Planning.of(stores, references or [store.term for store in stores], held, choice)
-    return run_passes(planning, BEFORE_CUTS)
+    return run_passes(Planning.of(stores, references or [store.term for store in stores], held), TERMS)
+
+
+def prepared(planning: Planning, choice: PlanChoice = FIRST_GUESS) -> Planning:
+    """What planning knows of normalised terms before anything is cut: their shapes. Raises NotPlannable."""
+    return run_passes(replace(planning, choice=choice), SHAPE)
 
 
 def plan_with(planning: Planning, derivation: Sequence[str] = (), choice: PlanChoice | None = None) -> Plan:

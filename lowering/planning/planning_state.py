@@ -110,14 +110,12 @@ class Planning:
     choice: PlanChoice = FIRST_GUESS
 
     @classmethod
-    def of(
-        cls, stores: Sequence[Store], references: Sequence[Term], held_limit: int, choice: PlanChoice = FIRST_GUESS
-    ) -> Planning:
+    def of(cls, stores: Sequence[Store], references: Sequence[Term], held_limit: int) -> Planning:
         """The state before the first pass."""
         outputs = tuple(store.output.name for store in stores)
         names = {t.name for store in stores for t in tensors(store.term)}
         every = frozenset(names | {*outputs})
-        return cls(tuple(stores), tuple(stores), outputs, tuple(references), held_limit, every, choice=choice)
+        return cls(tuple(stores), tuple(stores), outputs, tuple(references), held_limit, every)
 
     def index(self, name: str) -> int:
         """The place in `stores` of the store with this output."""

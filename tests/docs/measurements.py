@@ -470,12 +470,28 @@ def _gain(case: Case) -> float | None:
     return over(case, "bfloat16", "milliseconds")
 
 
+def cpu() -> str:
+    file, found = "cpu_beside_inductor.csv", dict[tuple[str, str], dict[str, Row]]()
+    for row in rows(file):
+        found.setdefault((row["length"], row["variant"]), {})[row["step"]] = row
+    lines = []
+    for (length, variant), steps in found.items():
+        lines.append([length, variant, *map(_on_a_cpu, steps.values())])
+    return table(["length", "variant", "call, ms (of torch.compile)", "training step"], lines) + "\n" + provenance(file)
+
+
+def _on_a_cpu(row: Row) -> str:
+    """Milliseconds, their ratio, and who runs it, without how that was chosen."""
+    who = row["ran"].partition(",")[0].partition(" / ")[0]
+    return f"{figure(row['ms'])} ({float(row['ratio']):.2f}), {who}"
+
+
 TABLES: dict[str, Callable[[], str]] = {
     made.__name__: made
     for made in (
         *(peers, backward, flex_backward, learned, training_step, forward_mode, first_step, over_flex, beyond),
         *(programs, one_product, products_of_bytes, paged, unlike_lengths, serving, decoding_step, stored_parts),
-        models,
+        *(models, cpu),
     )
 }
 

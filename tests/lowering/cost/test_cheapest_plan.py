@@ -16,7 +16,7 @@ from onepass.lowering.cost.cheapest_plan import cheapest_plan
 from onepass.lowering.cost.plan_cost import plan_estimate, total_seconds
 from onepass.lowering.plan.records import NotPlannable, Plan, Store
 from onepass.lowering.plan.thresholds import MAX_RESIDENT_ELEMENTS, MAX_STORED_BYTES
-from onepass.lowering.planning.planner import plan_stores, plan_with, prepared
+from onepass.lowering.planning.planner import normalised, plan_stores, plan_with, prepared
 from onepass.lowering.planning.planning_state import PlanChoice
 from tests.support.attention_terms import loaded, one_pass
 from tests.support.read_plans import plans_of
@@ -201,7 +201,7 @@ def test_every_set_of_candidates_computes_the_results(name):
     own = plan_stores(stores)
     inputs = {t.name: random.standard_normal(t.shape) for t in own.inputs}
     right = computed(own, inputs)
-    planning = prepared(stores)
+    planning = prepared(normalised(stores))
     single = candidates(planning.terms, MAX_RESIDENT_ELEMENTS)
     sets = [chosen for count in (1, 2) for chosen in combinations(single, count)]
     assert len(sets) >= 3
@@ -222,7 +222,7 @@ def test_every_choice_of_rows_computes_the_results(name):
     for store in stores:
         for rows in store.order:
             try:
-                plan = plan_with(prepared(stores, choice=PlanChoice(rows=((frozenset(store.order), rows),))))
+                plan = plan_with(prepared(normalised(stores), PlanChoice(rows=((frozenset(store.order), rows),))))
             except NotPlannable:
                 continue
             planned += 1

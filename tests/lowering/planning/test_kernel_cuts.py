@@ -10,7 +10,7 @@ from onepass.egraph.terms.ops import exp, iota, load, make, sum_over
 from onepass.egraph.terms.term import Dim, Tensor, Term
 from onepass.egraph.terms.traversal import subterms, tensors
 from onepass.lowering.plan.records import NotPlannable, Store
-from onepass.lowering.planning.planner import plan_stores, plan_with, prepared
+from onepass.lowering.planning.planner import normalised, plan_stores, plan_with, prepared
 from onepass.lowering.planning.planning_state import PlanChoice, StoredPart
 from onepass.lowering.readback.check_plan import check
 from onepass.lowering.tiled.executor import tiled_results
@@ -38,7 +38,7 @@ def test_what_is_stored_to_save_time_may_be_computed_again(name):
     (variant,) = (one for one in every() if one.name == name)
     tried = 0
     for stores, _ in plans_of(variant.functions[0], variant.inputs(), derivatives=False):
-        planning = prepared(stores)
+        planning = prepared(normalised(stores))
         own = plan_with(planning)
         for sets in ([one.terms] for one in own.saving):
             plan = plan_with(planning, choice=PlanChoice(computed=frozenset(term for one in sets for term in one)))
@@ -58,7 +58,7 @@ def test_a_loop_inside_of_a_loop_is_stored_whatever_is_chosen():
     assert parts(own) and own.saving == ()
     assert [note for note in own.notes if note.endswith("around it, and no kernel can compute it with the rest")]
     every_term = frozenset(node for part in parts(own) for node in subterms(part.term))
-    again = plan_with(prepared([store]), choice=PlanChoice(computed=every_term | {*subterms(total)}))
+    again = plan_with(prepared(normalised([store])), choice=PlanChoice(computed=every_term | {*subterms(total)}))
     assert again.kernels == own.kernels
 
 
@@ -68,14 +68,14 @@ def test_a_stored_sum_is_read_by_every_store_under_other_names_of_dims():
         Store(exp(first) * read("a", H, I, E), Tensor("one", "float32", (4, 600, 16)), (H, I, E)),
         Store(exp(-second) * read("b", H, I, E), Tensor("two", "float32", (4, 600, 16)), (H, I, E)),
     ]
-    planning = prepared(stores).with_stored(StoredPart(first, "is stored by a test"))
+    planning = prepared(normalised(stores)).with_stored(StoredPart(first, "is stored by a test"))
     (name,) = {store.output.name for store in planning.stores} - {"one", "two"}
     readers = [store.output.name for store in planning.stores if name in {t.name for t in tensors(store.term)}]
     assert planning.stores[0].output.name == name and readers == ["one", "two"]
 
 
 def test_what_no_store_has_is_not_stored():
-    planning = prepared([Store(exp(read("x", I)), Tensor("out", "float32", (600,)), (I,))])
+    planning = prepared(normalised([Store(exp(read("x", I)), Tensor("out", "float32", (600,)), (I,))]))
     assert planning.with_stored(StoredPart(read("y", I), "is nowhere")) is planning
 
 
@@ -92,7 +92,7 @@ def in_parts(monoid: str, count: int, dtype: str = "float32", *names: str):
     for dim in axes[2:]:
         total = total + load(Tensor(dim.name, dtype, (dim.size,)), iota(dim))
     stores = [Store(total, Tensor("out", dtype, tuple(d.size for d in axes)), axes)]
-    return plan_with(prepared(stores), choice=PlanChoice(split=(("out", PARTED, count),))), stores
+    return plan_with(prepared(normalised(stores)), choice=PlanChoice(split=(("out", PARTED, count),))), stores
 
 
 @pytest.mark.parametrize("count", [2, 4, 12])

@@ -4,7 +4,7 @@ from onepass.egraph.terms.ops import iota, load, sum_over
 from onepass.egraph.terms.term import Dim, Tensor
 from onepass.lowering.plan.records import Store
 from onepass.lowering.planning.kernel_shape import SUITABLE, kernel_shape
-from onepass.lowering.planning.planner import build_plan, plan_with, prepared
+from onepass.lowering.planning.planner import build_plan, normalised, plan_with, prepared
 from onepass.lowering.planning.planning_state import PlanChoice, Planning
 from tests.support.attention_terms import attention
 
@@ -21,10 +21,10 @@ def test_rows_that_were_chosen_are_those_of_kernels_with_these_results():
     case = attention()
     store = Store(case.term, case.output, case.order)
     values = case.order[-1]
-    *_, kernel = plan_with(prepared([store], choice=PlanChoice(rows=((frozenset(case.order), values),)))).kernels
+    *_, kernel = plan_with(prepared(normalised([store]), PlanChoice(rows=((frozenset(case.order), values),)))).kernels
     assert kernel.rows == values and "i" in map(str, (*kernel.grid, *kernel.columns))
     others = frozenset(case.order[1:])  # of no kernel here
-    (kernel,) = plan_with(prepared([store], choice=PlanChoice(rows=((others, values),)))).kernels
+    (kernel,) = plan_with(prepared(normalised([store]), PlanChoice(rows=((others, values),)))).kernels
     assert str(kernel.rows) == "i"
 
 

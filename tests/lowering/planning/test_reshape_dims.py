@@ -16,7 +16,7 @@ from onepass.graph.trace import program_of
 from onepass.lowering.plan.records import Store
 from onepass.lowering.planning.kernel_cuts import scores_between_batches
 from onepass.lowering.planning.normalize_terms import MAX_UNROLLED_SIZE, with_short_sums_unrolled
-from onepass.lowering.planning.planner import prepared
+from onepass.lowering.planning.planner import normalised, prepared
 from onepass.lowering.planning.reshape_dims import mergeable_pair
 from onepass.lowering.tiled.executor import tiled_results
 from onepass.lowering.triton.kernel import emit
@@ -196,7 +196,7 @@ def test_scores_are_stored_where_the_pairs_take_as_much_memory(dtype, columns, s
 
 def test_scores_with_rows_of_their_own_are_not_stored():
     (result,) = translate(program_of(attend, *inputs())).results
-    planning = prepared([result])
+    planning = prepared(normalised([result]))
     shape = replace(planning.shapes[result.output.name], rows=Dim("unknown", 20))
     planning = replace(planning, focus=result.output.name, shapes={result.output.name: shape})
     assert not scores_between_batches(planning)
