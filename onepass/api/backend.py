@@ -17,6 +17,7 @@ import torch
 from torch import fx
 from torch.autograd import forward_ad
 
+from .. import messages
 from ..compiler.options import Options
 from ..errors import InputError, OptionError
 from ..graph.op_kinds import changes_in_place
@@ -24,7 +25,9 @@ from ..regions.placement import InputPairs
 from ..report.graph_breaks import with_break
 from ..report.publish import publish
 from ..report.records import Report, record
+from ..runtime import library_choice
 from ..runtime.region_call import falls_back, has_tangent
+from ..runtime.runner import one_line
 from .eager_graph import without_compiler
 from .mask_data import taking, wanted, with_tensors
 from .recompile import Recompiled, may_recompile
@@ -82,11 +85,38 @@ class Backend:
         again = may_change and may_recompile(example_inputs)
         original = deepcopy(gm.graph) if again or any(map(changes_in_place, gm.graph.nodes)) else None
         written = partial(deepcopy, original) if again else lambda: original  # its one user may change it
-        run, report = self._compiled(gm, example_inputs, partial(publish, require=self.options.required), written)
-        if not (again and report.regions):
+        compiled = self._compiled_or_fused if again else self._compiled
+        run, report, separate = compiled(gm, example_inputs, partial(publish, require=self.options.required), written)
+        if not (again and report.regions) or separate:  # without its regions, it would not look at shared memory
             return run
         anew = lambda args: self._compiled(fx.GraphModule(gm, written()), args, record, written)[0]
         return Recompiled(run, [region.key for region in report.regions], anew)
+
+    def _compiled_or_fused(
+        self,
+        gm: fx.GraphModule,
+        example_inputs: Sequence,
+        tell: Callable[[Report], None],
+        written: Callable[[], fx.Graph],
+    ) -> tuple[Callable, Report, InputPairs]:
+        """As `_compiled`; with all regions fused, if Inductor fails on a graph of which some were left to it."""
+        told: list[Report] = []
+
+        def tell_and_keep(report: Report) -> None:
+            told.append(report)
+            tell(report)
+
+        try:
+            return self._compiled(gm, example_inputs, tell_and_keep, written)
+        except Exception as error:
+            if not any(refused.code == messages.MEASURED_SLOWER.code for report in told for refused in report.refusals):
+                raise
+            log.warning("onepass: Inductor failed on calls that were left to it; they are fused: %s", one_line(error))
+        before = library_choice.LEAVES.set(False)
+        try:
+            return self._compiled(fx.GraphModule(gm, written()), example_inputs, tell, written)
+        finally:
+            library_choice.LEAVES.reset(before)
 
     def _compiled(
         self,
@@ -94,10 +124,10 @@ class Backend:
         example_inputs: Sequence,
         tell: Callable[[Report], None],
         written: Callable[[], fx.Graph],
-    ) -> tuple[Callable, Report]:
-        """The graph with its regions fused, as it is to run, and its report. `tell` gets that before anything runs.
+    ) -> tuple[Callable, Report, InputPairs]:
+        """The graph with its regions fused, as it is to run, its report, and the inputs that must not share memory.
 
-        written: gives the graph as the user wrote it, if it writes in place.
+        tell: gets the report before anything runs. written: gives the graph as the user wrote it, if that is needed.
         """
         inputs = [n.name for n in gm.graph.nodes if n.op == "placeholder"]
         separate: InputPairs = set()
@@ -111,9 +141,9 @@ class Backend:
             carries = without_compiler(fx.GraphModule(gm, deepcopy(gm.graph)))
             run = _unless_dual(_inductor(gm, example_inputs, self.options, self.mode), carries)
         places = [(inputs.index(one.name), inputs.index(other.name)) for one, other in separate]
-        if not places:
-            return run, report
-        return _unless_shared(run, without_compiler(fx.GraphModule(gm, written())), places), report
+        if places:
+            run = _unless_shared(run, without_compiler(fx.GraphModule(gm, written())), places)
+        return run, report, separate
 
 
 def _known(mode: str | None) -> str | None:

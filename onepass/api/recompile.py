@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Sequence
+from threading import get_ident
 
 import torch
+from torch._C._autograd import _top_saved_tensors_default_hooks
 
 from ..egraph.forks import lock
-from ..runtime.library_choice import LEFT_TO_INDUCTOR
+from ..runtime.library_choice import CALLERS, LEFT_TO_INDUCTOR
 from ..runtime.region_call import CALLING
 from ..runtime.runner import one_line
 
@@ -26,6 +28,11 @@ def may_recompile(example_inputs: Sequence[object]) -> bool:
     """Whether calls that Inductor compiles are a rival for a graph with such inputs: tensors with fixed sizes."""
     known = not any(isinstance(x, torch.SymInt) or _has_symbols(x) for x in example_inputs)
     return known and any(isinstance(x, torch.Tensor) for x in example_inputs)
+
+
+def _is_checkpointed() -> bool:
+    """Whether the call is one that a checkpoint runs again, or is that repetition."""
+    return torch._C._current_graph_task_id() != -1 or _top_saved_tensors_default_hooks(True) is not None
 
 
 def _has_symbols(value: object) -> bool:
@@ -43,6 +50,7 @@ class Recompiled:
         self._keys, self._known = frozenset(keys), len(LEFT_TO_INDUCTOR)
 
     def __call__(self, *args):
+        CALLERS.add(get_ident())
         if len(LEFT_TO_INDUCTOR) != self._known:
             self._look_again(args)
         return self._run(*args)
@@ -51,6 +59,8 @@ class Recompiled:
         """Compiles the graph anew if one of its regions is among those that were left to Inductor since."""
         if CALLING.planned is not None or (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
             return  # a plan's calls get the same in each process, and a capture waits for nothing
+        if len(CALLERS) > 1 or _is_checkpointed():
+            return  # other threads' calls fail while torch traces; a forward and its repetition have to be alike
         with _LOCK:
             since, self._known = LEFT_TO_INDUCTOR[self._known :], len(LEFT_TO_INDUCTOR)
             if self._keys.isdisjoint(since):

@@ -148,7 +148,7 @@ def _joined_scores(softmax: fx.Node) -> list[fx.Node]:
     scores, axis = softmax.args[0], int(softmax.args[1])
     rank = value_of_node(scores).ndim
     if name_of(scores) == "sub" and _is_of_rows(scores.args[1:], rank, axis) and not scores.kwargs:
-        scores = scores.args[0]
+        scores = scores.args[0] if value_of_node(scores.args[0]).ndim == rank else scores
     joins = name_of(scores) == "cat" and len(scores.args) > 1 and not (scores.args[1] - axis) % rank
     return list(scores.args[0]) if joins else []
 

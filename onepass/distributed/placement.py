@@ -18,6 +18,7 @@ from .exchange import Ranks
 
 MeshDim = str | int | Sequence[str | int] | None
 MOST_DIMS = 2  # hosts, and the ranks of one
+OTHERS = "and may be shared over other dims than the sequence's by its first axis alone, the batch"
 
 
 @dataclass(frozen=True)
@@ -68,15 +69,21 @@ def _number(mesh: DeviceMesh, dim: str | int) -> int:
 
 @dataclass(frozen=True)
 class Placed:
-    """Where tensors are: plain ones are a rank's parts; of DTensors, those are taken, and the result is a DTensor."""
+    """Where tensors are: plain ones are a rank's parts; of DTensors, those are taken, and the result is a DTensor.
+
+    batches: other dims of the mesh, by number, that the first axis of queries is shared over, as in data parallel;
+    batch: its size here.
+    """
 
     dims: MeshDims
     placements: Sequence[Placement] | None
+    batches: frozenset[int]
+    batch: int
 
     @classmethod
     def of(cls, dims: MeshDims, tensors: Mapping[str, torch.Tensor], axes: Sequence[Mapping[str, int]]) -> Placed:
         """axes: of queries, and of keys. Raises InputError for DTensors that are not sharded as they say."""
-        placements = None
+        placements, batch, batches = None, 0, set[int]()
         shared = {**axes[0], **axes[1]}
         for name, x in tensors.items():
             if not isinstance(x, DTensor):
@@ -89,24 +96,32 @@ class Placed:
                 if x.placements[number] != wanted:
                     found = x.placements[number]
                     raise InputError(f"{name} is placed as {found} on dim {number} of the mesh, and is to be {wanted}")
+            batches |= _batches(dims, name, x, wanted)
             if name in axes[0] and placements is None:
-                placements = x.placements
-        return cls(dims, placements)
+                placements, batch = x.placements, x.to_local().shape[0]
+        if any(placements is None or placements[n] != Shard(0) for n in batches):
+            raise InputError(f"an argument is shared over dim {min(batches)} of the mesh, and the queries are not")
+        return cls(dims, placements, frozenset(batches), batch)
 
     def local(self, x: torch.Tensor) -> torch.Tensor:
         """This rank's part."""
         if not isinstance(x, DTensor):
             return x
         # Each rank has its queries' part in the gradient of what is the same everywhere.
-        own = self.dims.numbers
+        own = {*self.dims.numbers, *self.batches}
         return x.to_local(
             grad_placements=[Partial() if p.is_replicate() and n in own else p for n, p in enumerate(x.placements)]
         )
 
     def result(self, local: torch.Tensor, axis: int, length: int) -> torch.Tensor:
-        """The result of this rank, or the whole one if queries came as a DTensor. axis, length: of all queries."""
+        """The result of this rank, or the whole one if queries came as a DTensor. axis, length: of all queries.
+
+        Raises InputError if the first axis is not that of the queries, where that is shared over another dim.
+        """
         if self.placements is None:
             return local
+        if self.batches and (axis == 0 or local.shape[0] != self.batch):
+            raise InputError(f"the result's first axis is not that of the queries, {OTHERS}")
         places, mesh = list(self.placements), self.dims.mesh
         for number in self.dims.numbers:
             places[number] = Shard(axis)
@@ -119,3 +134,13 @@ class Placed:
         return DTensor.from_local(
             local.contiguous(), mesh, places, run_check=False, shape=torch.Size(shape), stride=strides
         )
+
+
+def _batches(dims: MeshDims, name: str, x: DTensor, of_sequence: Placement) -> set[int]:
+    """The other dims of the mesh, by number, that the tensor's first axis is shared over. Raises InputError for another
+    axis, or if the first one is the sequence's."""
+    found = {n: p for n, p in enumerate(x.placements) if n not in dims.numbers and p != Replicate()}
+    for number, place in found.items():
+        if place != Shard(0) or of_sequence == Shard(0):
+            raise InputError(f"{name} is placed as {place} on dim {number} of the mesh, {OTHERS}")
+    return {*found}

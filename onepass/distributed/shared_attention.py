@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from .. import messages
 from ..compiler.options import Options
-from ..egraph.terms.traversal import all_dims
+from ..egraph.terms.traversal import all_dims, reduces, subterms
 from ..errors import Refusal
 from ..graph.nodes import where_of
 from ..graph.trace import from_aten_graph
@@ -91,6 +91,7 @@ def proved(function: Call, tensors: Sequence[torch.Tensor], sides: Sides, names:
         require_layout(cut)
         rows, queries = _terms(found, found.result, sides.queries, names)
         axis = require_rows(rows, queries)
+        _require_no_count(rows, sides, where_of(found.result))
         other = _of_lengths(function, sides.with_lengths(given, OTHER_LENGTHS))
         _require_any_length(rows, _terms(other, other.result, {}, names)[0], where_of(found.result))
         return Proved(place, axis)
@@ -108,6 +109,19 @@ def _of_lengths(function: Call, fakes: Sequence[torch.Tensor]) -> Traced:
     except CANNOT_RUN as error:
         reason = f"it does not run on its arguments with other numbers of queries and keys ({_first_line(error)})"
         raise Refusal(messages.RANKS_NO_LAW, reason=reason) from error
+
+
+def _require_no_count(captured: Captured, sides: Sides, where: str) -> None:
+    """Raises Refusal for a reduction over queries or keys that reads none of them: it counts those of a part.
+
+    Example: torch.arange(k.shape[-2]).max().
+    """
+    axes = {captured.inputs[number].name: axis for number, axis in {**sides.queries, **sides.keys}.items()}
+    for total in reduces(captured.term):
+        dim = total.attrs[1]
+        loads = (n for n in subterms(total.args[0]) if n.op == "load" and n.attrs[0].name in axes)
+        if int(dim.size) in LENGTHS and not any(dim in n.args[axes[n.attrs[0].name]].dims for n in loads):
+            raise Refusal(messages.RANKS_NO_LAW, where, reason="it counts queries or keys, and a part has fewer")
 
 
 def _require_any_length(one: Captured, other: Captured, where: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 import torch
 
@@ -76,7 +77,8 @@ def work_of(tensors: Sequence[torch.Tensor], sides: Sides, lengths: tuple[int, i
     for axes, length in zip((sides.queries, sides.keys), lengths, strict=True):
         for number, axis in axes.items():
             x = tensors[number]
-            sizes[number] = x.numel() // max(x.shape[axis], 1) * length * x.element_size()
+            others = prod(n for place, n in enumerate(x.shape) if place != axis)  # of an empty part, too
+            sizes[number] = others * length * x.element_size()
     query = max(sides.queries, key=lambda k: sizes[k])
     keys, result = sum(sizes[k] for k in sides.keys), sizes[query]
     operations = 4.0 * result / tensors[query].element_size() * lengths[1]

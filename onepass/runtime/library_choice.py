@@ -13,6 +13,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Collection, Mapping
+from contextvars import ContextVar
 from functools import lru_cache
 from math import inf
 from types import MappingProxyType
@@ -40,6 +41,8 @@ SECONDS_AHEAD, MOST_AHEAD = 5e-4, 0.05  # that a GPU waits before a measured run
 CLOCKS_PER_SECOND = 2e9  # of a GPU, about
 BYTES_PER_SECOND = 8e12  # of a GPU whose memory is not known: none has a faster one
 SHARE_OF_MEMORY = 0.5  # of what is free, that a training step may take to be tried
+CALLERS: set[int] = registered(set(), "runners")  # threads that call graphs: while one compiles, others fail in torch
+LEAVES = ContextVar("LEAVES", default=True)  # whether regions may be left to Inductor
 LEFT_TO_INDUCTOR: list[str] = registered([], "runners")  # regions whose calls, as Inductor compiles them, won here
 
 
@@ -55,7 +58,7 @@ def rivals(found: Fused, tensors: Tensors, call: RegionCall) -> dict[str, execut
     if max(made_bytes(found.program, call.sizes), default=0) <= MAX_BYTES_OF_A_VALUE.get(device, 0):
         known[executors.ORIGINAL] = executors.original
     compiles = options.inner == "inductor" and not found.program.symbols and not found.program.draws
-    if compiles and (device == "cuda" or executors.ORIGINAL in known):
+    if compiles and len(CALLERS) <= 1 and (device == "cuda" or executors.ORIGINAL in known):
         known[executors.COMPILED] = executors.compiled
     return known
 
@@ -85,14 +88,15 @@ def _library(kernel: library_kernels.LibraryKernel) -> executors.Prepare:
 
 
 def share_of_compiled(found: Fused) -> float | None:
-    """The share of the plan's time that the calls took, where they were measured to be the fastest for the region's
-    fixed sizes, and Inductor would compile them now. On a CPU they may have been measured one by one."""
+    """The share of the plan's time that the calls took as Inductor compiles them, where they were measured to be the
+    fastest for the region's fixed sizes, and would run now."""
     options, device = found.options, torch.device(found.program.inputs[0].meta.device)
-    if not options.libraries or options.executor != "auto" or torch.are_deterministic_algorithms_enabled():
+    if not LEAVES.get() or torch.are_deterministic_algorithms_enabled():
+        return None
+    if not options.libraries or options.executor != "auto":
         return None
     name, part = Measured.read(found.key).choices.get(size_class(device, {}), ("", 1.0))
-    one_by_one = name == executors.ORIGINAL and device.type == "cpu" and options.inner == "inductor"
-    return part if name == executors.COMPILED or one_by_one else None
+    return part if name == executors.COMPILED else None
 
 
 def size_class(device: torch.device, sizes: dict[str, int]) -> str:
@@ -134,11 +138,10 @@ def fastest(
 
 def _is_worth_a_try(name: str, times: Mapping[str, float], taken: float, tensors: Tensors) -> bool:
     """Whether a rival can win that is only now compiled, which takes seconds on a CPU: not where the calls one by one
-    won, which Inductor compiles then without a comparison, and not where they take many times as long as the plan."""
+    take many times as long as the plan."""
     if name != executors.COMPILED or tensors[0].is_cuda or executors.ORIGINAL not in times:
         return True
-    calls = times[executors.ORIGINAL]
-    return calls > MAX_SHARE_OF_TIME * taken > LEAST_SHARE_OF_CALLS * calls
+    return MAX_SHARE_OF_TIME * taken > LEAST_SHARE_OF_CALLS * times[executors.ORIGINAL]
 
 
 def share_of_step(taken: float, step: executors.Run, tensors: Tensors, least: float) -> float:

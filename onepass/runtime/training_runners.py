@@ -1,14 +1,15 @@
 """How a region runs in training: its forward with saved values, and its backward, each by a plan of its own.
 
 A forward that cannot run by its plan gives the original results and no saved values; its backward then computes the
-region again. A step of both plans is timed beside one of the calls as Inductor compiles them; where these win, the next
-graph keeps them. So it does on a CPU where autograd alone had the faster backward. Invariant: a backward never reads a
-value that the forward has not computed.
+region again. So it is on a CPU for small values, where both were measured to be faster. A step of both plans is timed
+beside one of the calls as Inductor compiles them; where these win, the next graph keeps them. Invariant: a backward
+never reads a value that the forward has not computed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import inf
 
 import torch
 
@@ -79,10 +80,11 @@ class ForwardRunner(Runner):
         size = size_class(self.training, tensors[0].device, call.sizes)
         if tensors[0].is_cuda or executors.ORIGINAL not in library_choice.rivals(self.found, tensors, call):
             return None
-        if size in self.training.by_autograd and size not in self.choices and _may_leave(self.found, tensors, call):
-            self._choose(size, (executors.ORIGINAL, self.training.by_autograd[size]))
-        elif size in self.training.by_autograd and size not in self.choices:
+        if size in self.training.by_autograd and size not in self.choices:
             own = executors.EXECUTORS[TILED.name](self.found, tensors, call)
+            if (share := self._share_that_is_known(size, own, tensors, call)) < 1.0:
+                self._choose(size, (executors.COMPILED, share))
+                return None
             rival = {executors.ORIGINAL: executors.original(self.found, tensors, call)}
             self._choose(size, library_choice.fastest(own, rival, tensors, lambda *_: None))
         if self.choices.get(size, ("", 1.0))[0] != executors.ORIGINAL:
@@ -95,13 +97,17 @@ class ForwardRunner(Runner):
 
     def _decided(self, name, run, results, tensors, call) -> bool:
         size = size_class(self.training, tensors[0].device, call.sizes)
+        if size not in self.choices and (share := self._share_that_is_known(size, run, tensors, call)) < inf:
+            self._choose(size, (executors.COMPILED if share < 1.0 else "", share))
+        return True
+
+    def _share_that_is_known(self, size: str, run: executors.Run, tensors: Tensors, call: RegionCall) -> float:
+        """As `_share_of_inductor`; infinite where no backward was timed, or no step can be timed now."""
         backward = self.training.seconds_of_backward.get(size)
         in_backward = torch._C._current_graph_task_id() != -1  # a checkpoint: autograd's own thread would wait for us
-        if backward is None or size in self.choices or in_backward or not _may_leave(self.found, tensors, call):
-            return True
-        share = self._share_of_inductor(run, tensors, call, backward)
-        self._choose(size, (executors.COMPILED if share < 1.0 else "", share))
-        return True
+        if backward is None or in_backward or not _may_leave(self.found, tensors, call):
+            return inf
+        return self._share_of_inductor(run, tensors, call, backward)
 
     def _share_of_inductor(self, run: executors.Run, tensors: Tensors, call: RegionCall, backward: float) -> float:
         """The part of the plans' time that a step takes whose calls Inductor compiles, forward and backward: it moves
@@ -161,28 +167,31 @@ class BackwardRunner(Runner):
     ) -> bool:
         decided = super()._decided(name, run, results, tensors, call)
         self._tell_forward(tensors, call)
-        if decided or tensors[0].is_cuda:
-            self._time_for_forward(run, tensors, call)
+        size = library_choice.size_class(tensors[0].device, call.sizes)
+        if decided or tensors[0].is_cuda or size in self.choices:
+            self._time_for_forward(run, tensors, call, self.choices.get(size, ("", 1.0))[1])
         return decided
 
-    def _time_for_forward(self, run: executors.Run, tensors: Tensors, call: RegionCall) -> None:
-        """Keeps the seconds of this backward. The next forward compares: here, autograd's own thread waits."""
+    def _time_for_forward(self, run: executors.Run, tensors: Tensors, call: RegionCall, part: float) -> None:
+        """Keeps the seconds of this backward, which takes this part of the run's. The next forward compares: here,
+        autograd's own thread waits."""
         size, known = size_class(self.training, tensors[0].device, call.sizes), self.training.seconds_of_backward
         if size in known or not _may_leave(self.found, tensors, call):
             return
-        _, part = self.choices.get(library_choice.size_class(tensors[0].device, call.sizes), ("", 1.0))
         known[size] = part * library_choice.seconds(run, tensors)
 
     def _without_a_long_wait(self, kind: tuple, tensors: Tensors, call: RegionCall) -> list[torch.Tensor] | None:
         results = super()._without_a_long_wait(kind, tensors, call)
         self._tell_forward(tensors, call)
+        if results is not None and kind in self.ready:
+            self._time_for_forward(self.ready[kind][1], tensors, call, 1.0)
         return results
 
     def _tell_forward(self, tensors: Tensors, call: RegionCall) -> None:
         """Where autograd was faster, the forward need not save anything."""
-        rival, part = self.choices.get(library_choice.size_class(tensors[0].device, call.sizes), ("", 1.0))
+        rival, _ = self.choices.get(library_choice.size_class(tensors[0].device, call.sizes), ("", 1.0))
         if rival == executors.ORIGINAL:
-            self.training.by_autograd[size_class(self.training, tensors[0].device, call.sizes)] = part
+            self.training.by_autograd.add(size_class(self.training, tensors[0].device, call.sizes))
 
     def order(self, device: torch.device, call: RegionCall) -> dict[str, tuple[str, executors.Prepare]]:
         """As for a region; by autograd where the forward has run by its original calls."""

@@ -61,8 +61,7 @@ class Training:
 
     written: the results as the forward computes them, where `captured` has torch's derivatives. without: operations
     that are not differentiated. fell_back: the forward did not run by its plan, so no backward may read saved values.
-    by_autograd: classes of sizes of which a backward was measured to be faster by autograd, which reads nothing saved,
-    with the part of the plan's time that it took.
+    by_autograd: classes of sizes of which a backward was measured to be faster by autograd, which reads nothing saved.
     originals: those of them of which the forward runs the original calls, too, and no backward may read saved values.
     seconds_of_backward: by class of sizes, of its first backward that was timed.
     """
@@ -75,7 +74,7 @@ class Training:
     without: frozenset[str]
     stores: BackwardStores
     fell_back: bool = False
-    by_autograd: dict[str, float] = field(default_factory=dict)
+    by_autograd: set[str] = field(default_factory=set)
     originals: set[str] = field(default_factory=set)
     seconds_of_backward: dict[str, float] = field(default_factory=dict)
     backwards: dict[tuple[Flags, Flags], Backward | None] = field(default_factory=dict)
@@ -201,7 +200,7 @@ def _backward(made: Training, stores: BackwardStores, needed: Flags, given: Flag
     """The plan of some gradients; None if it reads what the forward does not save. Raises NotPlannable, NotDerived."""
     found = made.found
     positions = [made.output_named(store) for store in stores.saved]
-    if None in positions:
+    if None in positions or not {*stores.read} <= {*made.stores.read}:
         return None
     gradients = tuple(k for k, n in enumerate(needed) if n and k in stores.gradients)
     wanted = [_without_masked(stores.gradients[k], stores) for k in gradients]

@@ -91,3 +91,22 @@ def test_the_certificate_holds(weigh, tmp_path):
     assert "detached" in str(report.regions[0].gradients)
     (tmp_path / "certificate.json").write_text(report.certificate())
     assert len(verify(tmp_path / "certificate.json")) >= 2  # of the result, and of its gradients
+
+
+def test_cotangents_of_some_results_read_no_result_that_the_forward_does_not_keep():
+    """The gradients for all results need the second one alone; for the first one alone, they need the first."""
+
+    def two(q, k, v):
+        scores = q @ k.mT / 4
+        return scores.softmax(-1) @ v, scores.detach().softmax(-1) @ v
+
+    compiled, given = torch.compile(two, backend="onepass", options={"inner": "eager"}), inputs(torch.float32)
+    for chosen in ([0], [1], [0, 1]):
+        for _ in range(2):
+            found, right = (
+                torch.autograd.grad(sum(f(*given)[n].sum() for n in chosen), given, allow_unused=True)
+                for f in (compiled, two)
+            )
+            for one, true, x in zip(found, right, given, strict=True):
+                one, true = (torch.zeros_like(x) if g is None else g for g in (one, true))
+                torch.testing.assert_close(one, true, rtol=1e-4, atol=1e-5)

@@ -62,6 +62,12 @@ DO_NOT = {
     "largest weight": lambda q, k, v, i, j: weights(scores(q, k)).amax(-1, keepdim=True) * v.sum(-2, keepdim=True),
     "values of queries' places": lambda q, k, v, i, j: (weights(scores(q, k)) @ v) * torch.arange(q.shape[-2])[:, None],
     "queries mixed": lambda q, k, v, i, j: (weights(scores(q, k)) @ v).cumsum(-2),
+    "keys counted": lambda q, k, v, i, j: weights(scores(q, k) * torch.arange(k.shape[-2], dtype=q.dtype).amax(0)) @ v,
+    "keys summed up": lambda q, k, v, i, j: weights(scores(q, k) / torch.ones(k.shape[-2]).sum()) @ v,
+    "queries counted": lambda q, k, v, i, j: (weights(scores(q, k)) @ v) * torch.ones(q.shape[-2]).sum(),
+    "a sink for each key": lambda q, k, v, i, j: (
+        weights(torch.cat([scores(q, k), q[..., :1] * torch.arange(k.shape[-2])], -1))[..., : k.shape[-2]] @ v
+    ),
     "softmax over queries": lambda q, k, v, i, j: torch.softmax(scores(q, k), -2) @ v,
 }
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
 
 import onepass
 from onepass.distributed.placement import MeshDims, Placed
@@ -55,6 +55,26 @@ def test_a_result_is_placed_as_the_queries(mesh):
     result = placed.result(placed.local(q), 1, 4)
     assert list(result.placements) == [Shard(0), Shard(1)]
     assert Placed.of(MeshDims.of(mesh, "cp"), {"q": x}, AXES).result(x, 1, 4) is x
+
+
+def test_other_dims_share_the_batch_alone(mesh, monkeypatch):
+    """What is whole there has a part of its gradient on each rank, as queries are shared out."""
+    x, dims = torch.randn(1, 2, 4, 8), MeshDims.of(mesh, "cp")
+    q = distribute_tensor(x, mesh, [Shard(0), Shard(2)])
+    slopes = distribute_tensor(x[0, :, 0, 0], mesh, [Replicate(), Replicate()])
+    placed, given = Placed.of(dims, {"q": q, "slopes": slopes}, AXES), []
+    monkeypatch.setattr(type(slopes), "to_local", lambda x, grad_placements: given.extend(grad_placements))
+    placed.local(slopes)
+    assert given == [Partial(), Partial()]
+    monkeypatch.undo()
+    with pytest.raises(InputError, match="first axis is not that of the queries"):
+        placed.result(placed.local(q).transpose(0, 1), 2, 4)
+    for place in (Shard(1), Shard(2), Shard(3)):
+        with pytest.raises(InputError, match="by its first axis alone, the batch"):
+            Placed.of(dims, {"q": distribute_tensor(x, mesh, [place, Shard(2)])}, AXES)
+    k = distribute_tensor(x, mesh, [Shard(0), Shard(2)])
+    with pytest.raises(InputError, match="and the queries are not"):
+        Placed.of(dims, {"q": distribute_tensor(x, mesh, [Replicate(), Shard(2)]), "k": k}, AXES)
 
 
 def test_the_error_is_that_of_the_call(mesh):

@@ -34,6 +34,12 @@ def test_two_levels_by_hand():
     assert slow.seconds == pytest.approx(2 * 1e9 / traffic.NETWORK + 3e9 / traffic.LINK, rel=0.01)
 
 
+def test_a_rank_without_tokens_knows_the_work_of_the_longest_part():
+    parts = ([torch.empty(1, 3, n, 64, dtype=torch.bfloat16) for _ in range(3)] for n in (0, 10))
+    none, some = (work_of(given, Sides({0: 2}, {1: 2, 2: 2}), (10, 10), None) for given in parts)
+    assert none == some
+
+
 def test_one_rank_receives_nothing():
     for sizes in ([1], [1, 1]):
         assert {(e.received, e.held) for e in estimates(RankWork(512, 1e9, 2048), sizes).values()} == {(0, 0)}
