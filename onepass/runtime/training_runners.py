@@ -29,7 +29,7 @@ def size_class(training: Training, device: torch.device, sizes: Mapping[str, int
 
 
 def _may_leave(found: Fused, tensors: Tensors, call: RegionCall) -> bool:
-    """Whether the calls may be left to Inductor, and that be decided now: not while a graph is captured."""
+    """Whether the calls may be left to Inductor, and a step can be timed now: not while a graph is captured."""
     if tensors[0].is_cuda and torch.cuda.is_current_stream_capturing():
         return False
     return executors.COMPILED in library_choice.rivals(found, tensors, call)
