@@ -33,6 +33,8 @@ from .mask_data import taking, wanted, with_tensors
 from .recompile import Recompiled, may_recompile
 
 log = logging.getLogger(__name__)
+Tell = Callable[[Report], None]
+Compiled = tuple[Callable, Report, InputPairs]  # and the inputs that must not share memory
 
 
 def onepass_backend(
@@ -85,46 +87,21 @@ class Backend:
         again = may_change and may_recompile(example_inputs)
         original = deepcopy(gm.graph) if again or any(map(changes_in_place, gm.graph.nodes)) else None
         written = partial(deepcopy, original) if again else lambda: original  # its one user may change it
-        compiled = self._compiled_or_fused if again else self._compiled
-        run, report, separate = compiled(gm, example_inputs, partial(publish, require=self.options.required), written)
+        make = lambda graph, tell: self._compiled(graph, example_inputs, tell, written)
+        tell = partial(publish, require=self.options.required)
+        run, report, separate = _or_fused(make, gm, tell, written) if again else make(gm, tell)
         if not (again and report.regions) or separate:  # without its regions, it would not look at shared memory
             return run
         anew = lambda args: self._compiled(fx.GraphModule(gm, written()), args, record, written)[0]
         return Recompiled(run, [region.key for region in report.regions], anew)
 
-    def _compiled_or_fused(
-        self,
-        gm: fx.GraphModule,
-        example_inputs: Sequence,
-        tell: Callable[[Report], None],
-        written: Callable[[], fx.Graph],
-    ) -> tuple[Callable, Report, InputPairs]:
-        """As `_compiled`; with all regions fused, if Inductor fails on a graph of which some were left to it."""
-        told: list[Report] = []
-
-        def tell_and_keep(report: Report) -> None:
-            told.append(report)
-            tell(report)
-
-        try:
-            return self._compiled(gm, example_inputs, tell_and_keep, written)
-        except Exception as error:
-            if not any(refused.code == messages.MEASURED_SLOWER.code for report in told for refused in report.refusals):
-                raise
-            log.warning("onepass: Inductor failed on calls that were left to it; they are fused: %s", one_line(error))
-        before = library_choice.LEAVES.set(False)
-        try:
-            return self._compiled(fx.GraphModule(gm, written()), example_inputs, tell, written)
-        finally:
-            library_choice.LEAVES.reset(before)
-
     def _compiled(
         self,
         gm: fx.GraphModule,
         example_inputs: Sequence,
-        tell: Callable[[Report], None],
+        tell: Tell,
         written: Callable[[], fx.Graph],
-    ) -> tuple[Callable, Report, InputPairs]:
+    ) -> Compiled:
         """The graph with its regions fused, as it is to run, its report, and the inputs that must not share memory.
 
         tell: gets the report before anything runs. written: gives the graph as the user wrote it, if that is needed.
@@ -144,6 +121,29 @@ class Backend:
         if places:
             run = _unless_shared(run, without_compiler(fx.GraphModule(gm, written())), places)
         return run, report, separate
+
+
+def _or_fused(
+    make: Callable[[fx.GraphModule, Tell], Compiled], gm: fx.GraphModule, tell: Tell, written: Callable[[], fx.Graph]
+) -> Compiled:
+    """What is made of a graph; with all regions fused, if Inductor fails where some were left to it."""
+    told: list[Report] = []
+
+    def tell_and_keep(report: Report) -> None:
+        told.append(report)
+        tell(report)
+
+    try:
+        return make(gm, tell_and_keep)
+    except Exception as error:
+        if not any(refused.code == messages.MEASURED_SLOWER.code for report in told for refused in report.refusals):
+            raise
+        log.warning("onepass: Inductor failed on calls that were left to it; they are fused: %s", one_line(error))
+    before = library_choice.LEAVES.set(False)
+    try:
+        return make(fx.GraphModule(gm, written()), tell)
+    finally:
+        library_choice.LEAVES.reset(before)
 
 
 def _known(mode: str | None) -> str | None:

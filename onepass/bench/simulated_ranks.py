@@ -154,6 +154,7 @@ class _Run:
         inside = gather * self.swap
         if task.heads % self.swap or task.key_heads % self.swap:
             raise ValueError(f"{self.swap} ranks do not divide {task.heads} heads and {task.key_heads} of keys")
+        self.heads = (task.heads, task.key_heads, task.key_heads)  # of queries, keys and values
         self.part = task.tokens // (ring * inside)
         of_ring = SimulatedRanks(None, 0, ring, clock=clock, stride=inside)
         of_host = SimulatedRanks(None, 0, gather, clock=clock, stride=1) if gather > 1 else ALONE
@@ -163,22 +164,21 @@ class _Run:
 
     def forward(self) -> None:
         """Queries, keys and values of all the rank's heads; then the result, brought home."""
-        self.given = [self._drawn(heads, self.part) for heads in (self.task.heads, *[self.task.key_heads] * 2)]
-        self.q, *self.own = self._there(self.given)
-        self.result = self._home(forward(self.shards, self.own, self._state).output.bfloat16(), self.task.heads)
+        self.q, *self.own = self._there([self._drawn(heads) for heads in self.heads])
+        self._home(forward(self.shards, self.own, self._state).output.bfloat16(), self.task.heads)
 
     def backward(self) -> None:
         """The gradients of the rank's queries, keys and values."""
-        (grad,) = self._there([self._drawn(self.task.heads, self.part)])
+        (grad,) = self._there([self._drawn(self.task.heads)])
         rest = Sum()
         of_keys = backward(self.shards, self.own, self._gradients, rest)
         of_query = rest.total[0]
         assert grad.shape == of_query.shape
-        for x, heads in zip((of_query, *of_keys), (self.task.heads, *[self.task.key_heads] * 2), strict=True):
+        for x, heads in zip((of_query, *of_keys), self.heads, strict=True):
             self._home(x.bfloat16(), heads)
 
-    def _drawn(self, heads: int, length: int) -> torch.Tensor:
-        return torch.empty(1, heads, length, self.task.width, dtype=torch.bfloat16)
+    def _drawn(self, heads: int) -> torch.Tensor:
+        return torch.empty(1, heads, self.part, self.task.width, dtype=torch.bfloat16)
 
     def _exchange(self, tensors: Sequence[torch.Tensor]) -> HeadExchange:
         lengths = [self.part] * self.swap

@@ -137,7 +137,7 @@ def _print_memory(console: Console, size: int, device: str) -> None:
         return
     peaks = {form: known["bytes"] / 2**20 for form, known in found.items()}
     console.print(line_of_forms("memory", peaks, "MiB"), markup=False, soft_wrap=True)
-    for form in [form for form in SHOWN[device] if form != "eager"]:
+    for form in SHOWN[device][1:]:
         console.print(f"{NAMES[form]} ran by {found[form]['ran']}", markup=False, soft_wrap=True)
     if device == "cpu":
         console.print(ON_A_CPU, markup=False, soft_wrap=True)

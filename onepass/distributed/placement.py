@@ -121,7 +121,7 @@ class Placed:
         if self.placements is None:
             return local
         if self.batches and (axis == 0 or local.shape[0] != self.batch):
-            raise InputError(f"the result's first axis is not that of the queries, {OTHERS}")
+            raise InputError("the result's first axis is not that of the queries, which other dims of the mesh share")
         places, mesh = list(self.placements), self.dims.mesh
         for number in self.dims.numbers:
             places[number] = Shard(axis)

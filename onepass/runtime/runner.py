@@ -235,7 +235,7 @@ class Runner:
         """Keeps who runs a class of sizes, here and on disk: a rival, or "" for the plan, and its part of the time."""
         self.choices[size] = choice
         disk_cache.update(self.found.key, choices=self.choices)
-        if library_choice.share_of_compiled(self.found) is not None:
+        if choice[0] == executors.COMPILED and library_choice.share_of_compiled(self.found) is not None:
             library_choice.LEFT_TO_INDUCTOR.append(self.region)
 
     def rivals(self, tensors: Tensors, call: RegionCall) -> dict[str, executors.Prepare]:
