@@ -94,6 +94,10 @@ class KernelAssembly(ABC, Generic[BindingT, ConfigT]):
     def _producer(self) -> list[str]:
         """What the warp does that copies."""
 
+    def _producers(self) -> dict[str, list[str]]:
+        """What the warps do that copy, by the names of functions."""
+        return {"producer": self._producer()}
+
     @abstractmethod
     def _consumer(self) -> list[str]:
         """What the warpgroup with the number W does."""
@@ -126,9 +130,9 @@ class KernelAssembly(ABC, Generic[BindingT, ConfigT]):
     def source(self, plan: Plan) -> GluonSource:
         """The kernel's text, with its header and layouts."""
         consumer = self._function("consumer", ["W: gl.constexpr"], self._consumer())
-        producer = self._function("producer", [], self._producer())
-        parts = self._numbered("consumer", consumer) | {"producer": producer}
-        called = [producer, consumer]
+        producers = {name: self._function(name, [], body) for name, body in self._producers().items()}
+        parts = self._numbered("consumer", consumer) | producers
+        called = [*producers.values(), consumer]
         for name, body in self._other_warps().items():
             called.append(self._function(name, ["W: gl.constexpr"], body))
             parts |= self._numbered(name, called[-1])
@@ -205,10 +209,14 @@ class KernelAssembly(ABC, Generic[BindingT, ConfigT]):
             moving = next(atom for atom in coefficients if dim in atom.dims)
             del coefficients[moving]
             begin = writer.starts.get(dim, str(start))
-            parts = [begin if moving is iota(dim) else f"{begin} % {moving.args[1].attrs[0]}"]
+            parts = [begin if moving is iota(dim) else self._place_in_page(begin, moving.args[1].attrs[0])]
         rest = to_term((coefficients, constant))
         if rest.op != "const" or rest.attrs[0] or not parts:
             with writer.in_first_column() if self.loop.dim in rest.dims else nullcontext():
                 text = writer.value(rest).text
             parts.append(f"gl.cast({text}, gl.int32)" if reads_a_tensor(rest) else text)
         return " + ".join(p for p in parts if p != "0" or len(parts) == 1)
+
+    def _place_in_page(self, begin: str, page: int) -> str:
+        """Where a copy begins in its page."""
+        return "0" if page == self.walks.copied else f"{begin} % {page}"

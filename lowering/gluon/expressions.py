@@ -8,7 +8,8 @@ Example: a row sum divides an accumulator as `gl.convert_layout(sum, gl.SliceLay
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 
@@ -70,6 +71,7 @@ class GluonWriter(TileWriter):
         self.scores: dict[tuple, str] = {}
         self.chunk: tuple[int | str, int, int] = (0, 0, 0)  # name of its layout, start, extent
         self.wide_scope = Scope()
+        self.wild: list[str] | None = None  # conditions under which the kernel stops, where they are tested together
 
     # Scopes and layouts
 
@@ -166,6 +168,21 @@ class GluonWriter(TileWriter):
         conditions, dims = place_conditions(load), frozenset([self.binding.loop.dim])
         if conditions:
             self.once(("demanded", conditions), dims, lambda: self._demand(conditions, dims))
+
+    @contextmanager
+    def testing_together(self, lines: list[str]) -> Iterator[None]:
+        """What is demanded inside is tested by lines that are added behind: no load waits for the test of another."""
+        self.wild = []
+        yield
+        wild, self.wild = self.wild, None
+        if wild:
+            lines += self._assertion(" | ".join(map(atom, wild)) if len(wild) > 1 else wild[0])
+
+    def _assertion(self, wild: str) -> list[str]:
+        if self.wild is None:
+            return super()._assertion(wild)
+        self.wild.append(wild)
+        return []
 
     def read_diagonal(self, diagonal: Diagonal) -> None:
         """Reads a vector over loop minus rows; a warpgroup without rows reads what the last one does."""

@@ -28,6 +28,8 @@ from .kernel_parts import Buffers, GluonSource, Handed, LaunchShape, Ring, Tenso
 from .value_warpgroup import ValueWarpgroup
 from .work_items import Walk
 
+MAX_PRODUCERS = 4  # warps: so many have the registers of one, since registers are dealt to warpgroups
+
 
 def emit(binding: Binding, plan: Plan, config: HopperConfig, shape: LaunchShape) -> GluonSource:
     """The kernel's Gluon source. Raises NotPlannable for what has no such form."""
@@ -76,7 +78,7 @@ class GluonKernelWriter(KernelAssembly[Binding, HopperConfig]):
         overlay = operand in self.shape.overlays
         for _, extent in self._parts(operand):
             extent = min(extent, self.config.send) if operand in self.shape.sent else extent
-            sizes = {operand.across: across, operand.inner: extent}
+            sizes = {operand.across: self._copied(operand, across), operand.inner: extent}
             box = tuple(sizes.get(d, 1) for d in operand.axes)
             known = next((m for m in self.maps.values() if (m.operand, m.box) == (operand, box)), None)
             if known is None:
@@ -109,9 +111,20 @@ class GluonKernelWriter(KernelAssembly[Binding, HopperConfig]):
         for ring in (*self.buffers.rows, *self.buffers.loop, *exits):
             for buffer, name, (_, extent) in zip(ring.buffers, ring.maps, self._parts(ring.operand), strict=True):
                 slots = s.consumers * (1 + (extent > s.send)) if ring in exits else self._slots(ring)
-                shape = f"[{slots}] + {name}.block_shape"
+                shape = f"[{slots}] + {self._tile_shape(ring, name)}"
                 lines.append(f"{buffer} = gl.allocate_shared_memory({name}.dtype, {shape}, {name}.layout)")
         return lines + self._handed_lines()
+
+    def _tile_shape(self, ring: Ring, name: str) -> str:
+        """The shape of a tile that a tensor map copies: that of its box, or of several boxes."""
+        operand, tile = ring.operand, self.config.loop_tile
+        if self._copied(operand, tile) == tile:
+            return f"{name}.block_shape"
+        return str([tile if d == operand.across else n for d, n in zip(operand.axes, self.maps[name].box, strict=True)])
+
+    def _copied(self, operand: Operand, tile: int) -> int:
+        """How many columns of a tile are copied at once: what one copy brings lies in one page."""
+        return self.walks.copied if operand.pages else tile
 
     def _handed_lines(self) -> list[str]:
         """Lines that allocate what is handed over."""
@@ -136,7 +149,7 @@ class GluonKernelWriter(KernelAssembly[Binding, HopperConfig]):
         slots_of_rows = (s.row_buffers * s.consumers, 1)
         barriers = {buffers.rows_full: slots_of_rows, buffers.rows_empty: slots_of_rows}
         barriers |= {ring.full: (s.consumers, 1) for ring in buffers.entries.values()}
-        barriers |= {ring.full: (s.stages, 1) for ring in buffers.loop}
+        barriers |= {ring.full: (s.stages, self._sharing_of(ring)) for ring in buffers.loop}
         barriers |= {h.full: (1, 1), h.empty: (1, s.value_warpgroups)} if (h := buffers.handed) else {}
         return barriers | {ring.empty: (s.stages, self._readers(ring)) for ring in buffers.loop}
 
@@ -173,45 +186,82 @@ class GluonKernelWriter(KernelAssembly[Binding, HopperConfig]):
         """Goes to the next item and reads the number of the one after it, so that nobody waits for it."""
         return ["item = following", f"following = item_at(gl.minimum({place}, high - 1), items, {self.shape.table})"]
 
+    def _producers(self) -> dict[str, list[str]]:
+        """One warp copies all, but copies within pages are shared out: one warp begins so many too slowly."""
+        count = self._sharing
+        return {f"producer{n}" if count > 1 else "producer": self._copying(n) for n in range(count)}
+
+    @property
+    def _sharing(self) -> int:
+        """How many warps share the copies of a tile that lie in pages."""
+        return min(MAX_PRODUCERS, self.config.loop_tile // self.walks.copied)
+
     def _producer(self) -> list[str]:
-        writer, s = self.writer(blocks_of_tiles(self.kernel, {self.loop.dim: self.config.loop_tile})), self.config
+        return self._copying(0)
+
+    def _copying(self, number: int) -> list[str]:
+        """What a warp does that copies: its part of pages, and the first one also all that does not lie in pages."""
+        writer, s = self.writer(blocks_of_tiles(self.kernel, {self.loop.dim: self.walks.copied})), self.config
         first = self.walks.item(writer, "item")
         walk = self.walks.of_program(writer, first)
         writer.starts |= {self.kernel.rows: f"{first} + w * {H200.product_rows}", self.loop.dim: "start"}
-        rows, lines = self._rows(writer), writer.outer.lines
-        lines += rows if s.row_buffers > 1 else []
-        copies, pages = self._copies_of_tiles(writer, walk)
+        row_lines, lines = self._rows(writer) if number == 0 else [], writer.outer.lines
+        lines += row_lines if s.row_buffers > 1 else []
+        copies, pages = self._copies_of_tiles(writer, walk, number)
         body = [*walk.at("t"), f"start = tile * {s.loop_tile}", f"slot = count % {s.stages}", *pages]
         body += [f"phase = (count // {s.stages} & 1) ^ 1"]
-        for n, ring in enumerate(self.buffers.loop):
-            shared = ring.operand in self.shape.overlays
-            body += [] if shared else [f"mbarrier.wait({ring.empty}.index(slot), phase)"]
-            body += [f"mbarrier.expect({ring.full}.index(slot), {ring.bytes})"]
-            if shared:
-                body += [f"for w in gl.static_range({s.consumers}):", *(f"    {x}" for x in copies[n])]
-            else:
-                body += copies[n]
-            if n == 0:
+        for n, (ring, copying) in enumerate(copies.items()):
+            body += self._filling(ring, copying)
+            if n == 0 and number == 0:
                 body += [f"asked_for({place})" for place in self._vectors(writer)]
-            if n == 0 and s.row_buffers == 1:  # the first columns need not wait until the rows before are done with
-                body += ["if t == 0:", *(f"    {line}" for line in rows)]
+            if n == 0 and s.row_buffers == 1 and row_lines:  # the first columns need not wait for the rows before
+                body += ["if t == 0:", *(f"    {line}" for line in row_lines)]
         lines += [f"for t in range(0, {walk.count}):", *(f"    {line}" for line in [*body, "count += 1"])]
         return self._items([*lines, "turn += 1"])
 
-    def _copies_of_tiles(self, writer: GluonWriter, walk: Walk) -> tuple[list[list[str]], list[str]]:
-        """Lines that copy a tile of each ring, and lines before them, which find the pages that tiles lie in.
+    def _filling(self, ring: Ring, copying: list[str]) -> list[str]:
+        """Lines by which a warp copies its part of a tile, once the one before in its slot was handed back."""
+        lines = [f"mbarrier.expect({ring.full}.index(slot), {ring.bytes // self._sharing_of(ring)})"]
+        if ring.operand in self.shape.overlays:  # they are handed back with the columns
+            return [*lines, f"for w in gl.static_range({self.config.consumers}):", *(f"    {x}" for x in copying)]
+        return [f"mbarrier.wait({ring.empty}.index(slot), phase)", *lines, *copying]
+
+    def _sharing_of(self, ring: Ring) -> int:
+        """How many warps copy the tiles of a ring."""
+        return self._sharing if ring.operand.pages else 1
+
+    def _copies_of_tiles(
+        self, writer: GluonWriter, walk: Walk, number: int
+    ) -> tuple[dict[Ring, list[str]], list[str]]:
+        """Lines of a warp that copy a tile of each ring, and lines before them, which find the pages that it copies.
 
         The kernel stops where a page is none of the tensor's, but not for an item without a tile.
         """
-        writer.open(self.loop.dim, "start", ragged=False)
-        writer.kept = lambda: TileValue(walk.occupied, (), "bool") if walk.occupied else None
-        found = []
-        for ring in self.buffers.loop:
-            place = f"slot * {self.config.consumers} + w" if ring.operand in self.shape.overlays else "slot"
-            found.append(self._copies(writer, ring, "slot", place))
-            if ring.operand.pages:
-                writer.demand_page(ring.operand.load)
-        return found, writer.close()
+        tile = self.config.loop_tile
+        rings = [ring for ring in self.buffers.loop if number < self._sharing_of(ring)]
+        copies: dict[Ring, list[str]] = {ring: [] for ring in rings}
+        finding: list[str] = []
+        with writer.testing_together(finding):
+            for extent in sorted({self._copied(ring.operand, tile) for ring in rings}, reverse=True):
+                here = [ring for ring in rings if self._copied(ring.operand, tile) == extent]
+                share = tile // self._sharing_of(here[0])
+                for begin in range(number * share, (number + 1) * share, extent):
+                    place = "start" if extent == tile else self.names.fresh("copy_start")
+                    within = f"gl.minimum(gl.maximum(start + {begin}, {walk.low}), {walk.high})"
+                    finding += [f"{place} = {within}"] if extent < tile else []
+                    writer.open(self.loop.dim, place, ragged=False)
+                    writer.kept = lambda: TileValue(walk.occupied, (), "bool") if walk.occupied else None
+                    for ring in here:
+                        copies[ring] += self._copies(writer, ring, "slot", self._slot_of_tile(ring), (begin, extent))
+                        if ring.operand.pages:
+                            writer.demand_page(ring.operand.load)
+                    finding += writer.close()
+        writer.starts[self.loop.dim] = "start"
+        return copies, finding
+
+    def _slot_of_tile(self, ring: Ring) -> str:
+        """Where a ring's buffers have a tile."""
+        return f"slot * {self.config.consumers} + w" if ring.operand in self.shape.overlays else "slot"
 
     def _vectors(self, writer: GluonWriter) -> list[str]:
         """Where a tile's part begins of what consumers read along the loop."""
@@ -240,12 +290,17 @@ class GluonKernelWriter(KernelAssembly[Binding, HopperConfig]):
             lines += [f"mbarrier.expect({ring.full}.index(W), {ring.bytes})", *self._copies(writer, ring, "W", "")]
         return lines
 
-    def _copies(self, writer: GluonWriter, ring: Ring, slot: str, buffer_slot: str = "slot") -> list[str]:
-        """Copies one tile; without a slot the buffers are where it goes."""
+    def _copies(
+        self, writer: GluonWriter, ring: Ring, slot: str, buffer_slot: str = "slot", part: tuple[int, int] = (0, 0)
+    ) -> list[str]:
+        """Copies one tile; without a slot the buffers are where it goes. part: its first column and its columns, of a
+        tile that takes several copies."""
         operand, lines = ring.operand, []
         for (start, _), buffer, name in zip(self._parts(operand), ring.buffers, ring.maps, strict=True):
             where = ", ".join(self._coordinate(writer, i, d, start) for i, d in zip(operand.load.args, operand.axes))
             target = f"{ring.full}.index({slot}), {buffer}" + (f".index({buffer_slot})" if buffer_slot else "")
+            if operand.pages and part[1] < self.config.loop_tile:
+                target += f".slice({part[0]}, {part[1]}, {operand.axes.index(operand.across)})"
             lines.append(f"copy_in({name}, [{where}], {target})")
         return lines
 

@@ -336,8 +336,6 @@ def _refusals(binding: Binding, config: HopperConfig) -> Iterator[str]:
         yield from _not_handed_over(binding)
     if binding.is_wide != bool(config.value_warpgroups):
         yield f"{accumulated(binding)} columns of values and {config.value_warpgroups} value warpgroups"
-    if outside := [page for page in binding.pages if page % config.loop_tile]:
-        yield f"a tile of {config.loop_tile} columns is not in one page of {min(outside)}"
     if not binding.is_stored:
         yield why_unstored(binding)
 

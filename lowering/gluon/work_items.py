@@ -8,6 +8,7 @@ Example: under a causal mask a range is run from its end, so that the masked til
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import gcd
 
 from ...egraph.terms.ops import iota, make
 from ...egraph.terms.term import Dim, Term
@@ -28,7 +29,8 @@ class Walk:
 
     count: how many tiles. find: lines that set `tile` to the number of the {t}-th tile. partial: whether that tile
     needs the guard. before, after: how many tiles of the whole program come before and after those of this consumer.
-    occupied: whether the range has tiles; "" where it does. One without runs a tile that counts for nothing.
+    occupied: whether the range has tiles; "" where it does. One without runs a tile that counts for nothing. low, high:
+    where the first and the last copy of the range begin, if a tile takes several copies; else "".
     """
 
     count: str
@@ -37,6 +39,8 @@ class Walk:
     before: str = ""
     after: str = ""
     occupied: str = ""
+    low: str = ""
+    high: str = ""
 
     def at(self, t: str) -> list[str]:
         return [line.format(t=t) for line in self.find]
@@ -55,6 +59,7 @@ class WalkWriter:
         self.sizes, self.listed, self.block = sizes, listed, H200.product_rows * config.consumers
         self.occupied = self.reached = ""  # of the range that was written last: in its part, and as a whole
         self.by_pages = any(operand.pages for operand in binding.streams)
+        self.copied = gcd(config.loop_tile, *(page for operand in binding.streams for page in operand.pages))
         first, *inner = self.kernel.grid or (None,)
         steps = {self.kernel.rows: self.block} | dict.fromkeys(reversed(inner), 1) if first else {}
         part = lambda dim, name: fresh(f"{dim}_{name}")
@@ -79,7 +84,19 @@ class WalkWriter:
         """The tiles that the producer copies for an item. There is at least one, so that every state is initialised."""
         if self.listed is not None:
             return self._listed(writer, first)
-        return replace(self._down(*self.range_of_program(writer, first)), occupied=self.reached)
+        walk = replace(self._down(*self.range_of_program(writer, first)), occupied=self.reached)
+        return walk if self.copied == self.config.loop_tile else self._within(writer, walk, first)
+
+    def _within(self, writer: GluonWriter, walk: Walk, first: str) -> Walk:
+        """The walk with the first and the last place of its range where a copy may begin.
+
+        A tile may reach beyond the range, where a page may be anything.
+        """
+        lowest, highest = self._limits(writer, "block", first, self.block, False)
+        step = self.copied
+        place = lambda hint, text: writer.assign(hint, TileValue(f"{text} // {step} * {step}"), writer.outer)
+        low, high = place("first_copy", lowest), place("last_copy", f"gl.maximum({highest} - 1, 0)")
+        return replace(walk, low=low.text, high=high.text)
 
     def of_rows(self, writer: GluonWriter, first: str, row: str, skewed: bool, some: bool, vacant: bool) -> Walk:
         """The tiles that one warpgroup runs for its rows.
@@ -192,23 +209,25 @@ class WalkWriter:
 
         The range is that of `height` rows, from the row `first` on.
         """
-        loop, tile, size = self.loop, self.config.loop_tile, self.sizes[self.loop.dim]
-        last = f"gl.minimum({first} + {height}, {self.sizes[self.kernel.rows]}) - 1"
-        last = writer.assign(f"{hint}_last_row", TileValue(f"gl.maximum({last}, {first})"), writer.outer).text
-        at = lambda limit, upper, strict: self._bound(
-            writer, limit, last if limit.rising == (upper != strict) else first
-        )
-        fold = lambda function, start, limits, upper, strict: _nest(
-            function, start, [at(x, upper, strict) for x in limits]
-        )
+        tile = self.config.loop_tile
+        (low, high), (full_low, full_high) = (self._limits(writer, hint, first, height, full) for full in (False, True))
         texts = {
-            "begin": f"{fold('gl.maximum', '0', loop.lowers, False, False)} // {tile}",
-            "full_begin": f"gl.cdiv({fold('gl.maximum', '0', loop.lowers, False, True)}, {tile})",
-            "end": f"gl.cdiv(gl.maximum({fold('gl.minimum', size, loop.uppers, True, False)}, 0), {tile})",
-            "full_end": f"gl.maximum({fold('gl.minimum', size, loop.uppers, True, True)}, 0) // {tile}",
+            "begin": f"{low} // {tile}",
+            "full_begin": f"gl.cdiv({full_low}, {tile})",
+            "end": f"gl.cdiv(gl.maximum({high}, 0), {tile})",
+            "full_end": f"gl.maximum({full_high}, 0) // {tile}",
         }
         found = {n: writer.assign(f"{hint}_{n}", TileValue(text), writer.outer).text for n, text in texts.items()}
         return found["begin"], found["end"], found["full_begin"], found["full_end"]
+
+    def _limits(self, writer: GluonWriter, hint: str, first: str, height: int, full: bool) -> tuple[str, str]:
+        """Where a range of `height` rows begins and ends. full: where all rows keep every place."""
+        text = f"gl.minimum({first} + {height}, {self.sizes[self.kernel.rows]}) - 1"
+        build = lambda: writer.assign(f"{hint}_last_row", TileValue(f"gl.maximum({text}, {first})"), writer.outer)
+        last = writer.once(("last row", hint, first), (), build).text
+        at = lambda limit, upper: self._bound(writer, limit, last if limit.rising == (upper != full) else first)
+        low = _nest("gl.maximum", "0", [at(limit, False) for limit in self.loop.lowers])
+        return low, _nest("gl.minimum", self.sizes[self.loop.dim], [at(limit, True) for limit in self.loop.uppers])
 
     def _bound(self, writer: GluonWriter, limit: Limit, row: str) -> str:
         rows, bound = self.kernel.rows, limit.bound

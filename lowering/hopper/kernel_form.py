@@ -21,7 +21,6 @@ from ...egraph.terms.traversal import reduces, substitute, subterms
 from ..analysis.data_indices import is_block_number, reads_memory
 from ..analysis.exact_products import as_stored
 from ..analysis.product_terms import const_value, signed_factors
-from ..plan.device import H200
 from ..plan.dtypes import E4M3, HALVES, MULTIPLIED
 from ..plan.queries import roots
 from ..plan.records import Accumulator, Kernel, Loop, NotPlannable
@@ -30,6 +29,7 @@ from .register_order import register_place
 MAX_OPERAND_WIDTH = 512  # columns of one operand or accumulator
 MAX_OWN_COLUMNS = 256  # of accumulators that one warpgroup holds
 NARROW_BITS = 13  # of a sum of products of e4m3, measured on an H200: an error of 2^-12 of the sum of their sizes
+LEAST_COPIED = 16  # columns of a page; copies of fewer would take longer to begin than what they bring lasts
 PRODUCT_BYTES = 32  # of a row or column, whose products one instruction adds up
 
 
@@ -241,11 +241,11 @@ def _objections_to_pages(binding: Binding) -> Iterator[str]:
 
     A tile of which nothing is kept must not be copied: its page may be anything.
     """
-    loop, narrowest = binding.loop, H200.product_rows
+    loop = binding.loop
     if not binding.pages:
         return
-    if outside := [page for page in binding.pages if page % narrowest]:
-        yield f"a tile of {narrowest} columns is not in one page of {min(outside)}"
+    if outside := [page for page in binding.pages if page % LEAST_COPIED]:
+        yield f"{LEAST_COPIED} columns, the fewest that are copied at once, are not in one page of {min(outside)}"
     if loop.map is not None or len(loop.ranges) != 1:
         yield "a list of tiles names some that no element keeps, whose pages may be anything"
     if loop.guard is not None and not loop.limits_only:

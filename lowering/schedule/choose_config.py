@@ -37,7 +37,7 @@ MEASURED, GIVEN, DEFAULT = "measured on an H200", "given by the caller", "defaul
 UNSCHEDULED = "default, of kernels like this one: no schedule was found for it"
 EMULATED, FOR_CODE = "predicted from the units' work", "for the instruction cache"
 SHARED = "cut down to shared memory"
-LENGTH, PAGES = "cut down to the lengths", "cut down to one page, with as many columns in flight"
+LENGTH = "cut down to the lengths"
 REDUCTIONS: tuple[dict[str, int], ...] = (  # tried in this order until a kernel fits in shared memory
     {}, {"send": 64}, {"send": 0}, {"row_buffers": 1}, {"stages": 2}, {"loop_tile": 64}, {"stages": 1},
 )  # fmt: skip
@@ -244,9 +244,6 @@ def reduced(
     consumers = min(range(1, config.consumers + 1), key=time)
     tile = min(config.loop_tile, max(NARROW_TILE, 1 << (length - 1).bit_length()))
     choice = choice.changed(LENGTH, consumers=consumers, loop_tile=tile, turns=config.turns and consumers > 1)
-    if any(page % tile for page in binding.pages):
-        narrow = min(tile, NARROW_TILE)
-        choice = choice.changed(PAGES, loop_tile=narrow, stages=min(max(STAGES), config.stages * tile // narrow))
     for smaller in REDUCTIONS:
         values = {name: min(value, getattr(choice.config, name)) for name, value in smaller.items()}
         choice = choice.changed(SHARED, **values)

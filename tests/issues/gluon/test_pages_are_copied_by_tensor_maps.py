@@ -1,7 +1,9 @@
-"""Keys in pages ran as plain Triton on Hopper: a tensor map copied no tile whose place is read from memory. A tile that
-lies in one page is now copied like any other. An entry behind a length may be anything; one that counts and is no page
-stops the kernel.
+"""Keys in pages ran as plain Triton on Hopper: a tensor map copied no tile whose place is read from memory. A tile is
+now copied page by page, so that pages of 16 keys have tiles of 128, too. An entry behind a length may be anything; one
+that counts and is no page stops the kernel.
 """
+
+from dataclasses import replace
 
 import pytest
 import torch
@@ -62,15 +64,25 @@ def checked(function, inputs, monkeypatch, config=SMALL):
 
 @pytest.mark.parametrize("function", [paged, grouped, windowed])
 @pytest.mark.parametrize("page, config", [(64, SMALL), (128, HopperConfig(consumers=1, loop_tile=64, stages=3)),
-                                          (128, HopperConfig(consumers=2, loop_tile=128))])  # fmt: skip
+                                          (128, HopperConfig(consumers=2, loop_tile=128)), (16, SMALL),
+                                          (32, HopperConfig(consumers=2, loop_tile=128)),
+                                          (64, HopperConfig(consumers=1, loop_tile=128, stages=3))])  # fmt: skip
 def test_tiles_are_copied_from_their_pages(function, page, config, monkeypatch):
     assert differences(checked(function, given(page, (256, 131)), monkeypatch, config)) == []
 
 
+@pytest.mark.parametrize("page, tile", [(64, 64), (32, 64), (16, 128)])
 @pytest.mark.parametrize("lengths", [(0, 64), (1, 65), (63, 256)])
 @pytest.mark.parametrize("fill", [2**40, -(2**40), 2**31 + 3, PAGES])
-def test_what_stands_behind_a_length_is_no_page(lengths, fill, monkeypatch):
-    assert differences(checked(windowed, given(64, lengths, fill), monkeypatch)) == []
+def test_what_stands_behind_a_length_is_no_page(page, tile, lengths, fill, monkeypatch):
+    config = replace(SMALL, loop_tile=tile)
+    assert differences(checked(windowed, given(page, lengths, fill), monkeypatch, config)) == []
+
+
+def test_a_page_that_no_power_of_two_divides(monkeypatch):
+    """A tile of 64 columns is four copies of 16, and the last tile reaches beyond the keys."""
+    found = checked(paged, given(48, (240, 131)), monkeypatch)
+    assert differences(found) == [] and found.calls[0].text.count("copy_in(kc_map") == 4
 
 
 @pytest.mark.parametrize("wild", [PAGES, -PAGES - 1, 2**32 + 1])
@@ -108,7 +120,7 @@ def apart(q, kc, vc, table, lengths):
     "function, page, said",
     [
         (apart, 64, "ranges of neighbouring rows may lie apart"),
-        (paged, 16, "a tile of 64 columns is not in one page of 16"),
+        (paged, 8, "16 columns, the fewest that are copied at once, are not in one page of 8"),
         (with_a_mask_of_its_own, 64, "a list of tiles names some that no element keeps"),
         (striped, 64, "its guard may keep no element"),
     ],
@@ -119,11 +131,10 @@ def test_what_is_not_copied_runs_as_plain_triton(function, page, said, monkeypat
         hopper_texts(*plan_of(function, given(page, (256, 131), fill=-1)), SMALL)
 
 
-@pytest.mark.parametrize("page, tile, stages", [(64, 64, 4), (128, 128, 2), (256, 128, 2), (192, 64, 4)])
-def test_tiles_are_as_wide_as_a_page_allows(page, tile, stages):
+@pytest.mark.parametrize("page", [16, 48, 64, 128, 256])
+def test_tiles_are_those_of_contiguous_keys(page):
     q = torch.randn(1, 2, 2048, 128).bfloat16()
     kc, vc = torch.randn(2, 32, page, 2, 128).bfloat16()
     plan, _ = plan_of(paged, [q, kc, vc, torch.arange(32)[None], torch.tensor([32 * page])])
     choice = choice_of(bind(plan.kernels[0]), {})
-    assert (choice.config.loop_tile, choice.config.stages) == (tile, stages)
-    assert ("cut down to one page" in str(choice)) == (tile == 64)
+    assert (choice.config.loop_tile, choice.config.stages) == (128, 2)
