@@ -44,12 +44,14 @@ class Case:
     key_heads: int = 8
     width: int = 128
     even: bool = False
+    packed: bool = False
 
     @property
     def name(self) -> str:
         """The sizes."""
         heads = f"{self.heads} heads on {self.key_heads}, D {self.width}"
-        return f"{self.sequences} x {self.tokens} of {'' if self.even else 'up to '}{self.keys}, {heads}"
+        kind = "packed, " if self.packed else ""
+        return f"{kind}{self.sequences} x {self.tokens} of {'' if self.even else 'up to '}{self.keys}, {heads}"
 
 
 CASES = (
@@ -58,6 +60,7 @@ CASES = (
     Case(2, 2048, 2048, even=True),
     Case(8, 256, 8192, width=64),
     Case(4, 512, 4096, 16, 2, 256),
+    Case(8, 512, 4096, packed=True),
 )
 
 
@@ -74,6 +77,16 @@ def paged(q: Tensor, kc: Tensor, vc: Tensor, table: Tensor, lengths: Tensor) -> 
     return attend(q, *(c[table].flatten(1, 2).transpose(1, 2) for c in (kc, vc)), lengths)
 
 
+def packed(q: Tensor, kc: Tensor, vc: Tensor, table: Tensor, lengths: Tensor, starts: Tensor, rows: int) -> Tensor:
+    """Sequence b has the tokens of q from starts[b] to starts[b + 1], at most `rows`. Rows behind them are zero."""
+    k, v = (c[table].flatten(1, 2).transpose(1, 2).repeat_interleave(q.shape[1] // c.shape[2], 1) for c in (kc, vc))
+    i, own = torch.arange(rows, device=q.device), starts[1:] - starts[:-1]
+    q = q[(starts[:-1, None] + i).clamp(max=q.shape[0] - 1)].transpose(1, 2)
+    age = ((lengths - own)[:, None] + i)[:, :, None] - torch.arange(k.shape[2], device=q.device)
+    keep = ((age >= 0) & (i < own[:, None])[:, :, None])[:, None]
+    return (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~keep, -math.inf).softmax(-1).nan_to_num(0) @ v
+
+
 def paged_sdpa(q: Tensor, kc: Tensor, vc: Tensor, table: Tensor, lengths: Tensor) -> Tensor:
     """The same by torch's attention, which reads a copy of the pages."""
     k, v = (c[table].flatten(1, 2).transpose(1, 2) for c in (kc, vc))
@@ -86,6 +99,11 @@ CONTESTANTS = (
     Contestant("onepass, pages", paged, onepass.onepass_backend),
     Contestant("onepass, contiguous", attend, onepass.onepass_backend, contiguous=True),
     Contestant("torch.compile, sdpa", paged_sdpa, "inductor"),
+)
+OF_PACKED = (
+    Contestant("onepass, packed", packed, onepass.onepass_backend),
+    Contestant("onepass, Triton", packed, onepass.onepass_backend, {"executor": "triton"}),
+    Contestant("torch.compile", packed, "inductor"),
 )
 
 
@@ -100,37 +118,50 @@ def inputs(case: Case, slots: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, ..
     q = random(case.sequences, case.heads, case.tokens, case.width)
     kc, vc = (random(int(used.sum()), slots, case.key_heads, case.width) for _ in range(2))
     k, v = (c[table].flatten(1, 2).transpose(1, 2).contiguous() for c in (kc, vc))
+    if case.packed:
+        own = torch.randint(1, case.tokens + 1, (case.sequences,), device="cuda")
+        starts = torch.cat([own.new_zeros(1), own.cumsum(0)])
+        q = random(int(starts[-1]), case.heads, case.width)
+        return (q, kc, vc, table, lengths, starts, case.tokens), (q, k, v, lengths)
     return (q, kc, vc, table, lengths), (q, k, v, lengths)
 
 
-def operations(case: Case, lengths: Tensor) -> float:
+def operations(case: Case, given: tuple) -> float:
     """Of both products, for the scores that the mask keeps."""
-    kept = (lengths.double() - case.tokens).sum() * case.tokens + len(lengths) * case.tokens * (case.tokens + 1) / 2
-    return float(kept) * 4 * case.heads * case.width
+    lengths = given[4].double()
+    own = given[5].diff() if case.packed else torch.full_like(lengths, case.tokens)
+    kept = (lengths - own) * own + own * (own + 1) / 2
+    return float(kept.sum()) * 4 * case.heads * case.width
 
 
 def measured(case: Case, slots: int) -> list[dict[str, object]]:
     """A row for each contestant. A contestant that fails has the reason in its row."""
     torch._dynamo.reset()
     given, contiguous = inputs(case, slots)
-    right = attend(*(x[:1].double() if x.is_floating_point() else x[:1] for x in contiguous))[:, :, -CHECKED:]
+    contestants, first = OF_PACKED if case.packed else CONTESTANTS, [x[:1] for x in contiguous]
+    own = case.tokens
+    if case.packed:
+        own = int(given[5][1])
+        first[0] = given[0][:own].transpose(0, 1)[None]
+    right = attend(*(x.double() if x.is_floating_point() else x for x in first))[:, :, -CHECKED:]
+    last = slice(max(0, own - CHECKED), own)
     calls: dict[str, Callable] = {}
     wrong, failed = {}, {}
-    for contestant in CONTESTANTS:
+    for contestant in contestants:
         try:
             call = compiled(contestant, contiguous if contestant.contiguous else given)
             calls[contestant.name] = captured(call)
-            wrong[contestant.name] = float((calls[contestant.name]()[:1, :, -CHECKED:].double() - right).abs().max())
+            wrong[contestant.name] = float((calls[contestant.name]()[:1, :, last].double() - right).abs().max())
         except Exception as error:
             calls.pop(contestant.name, None)
             failed[contestant.name] = said(error)
     times = in_turns(calls, ROUNDS, dict.fromkeys(calls, ContestantResult()))
     rows = []
-    for name in (contestant.name for contestant in CONTESTANTS):
+    for name in (contestant.name for contestant in contestants):
         row: dict[str, object] = {"case": case.name, "contestant": name, "slots": slots}
         if taken := times.get(name):
             milliseconds = statistics.median(taken)
-            row |= {"milliseconds": milliseconds, "tflops": operations(case, given[-1]) / milliseconds / 1e9}
+            row |= {"milliseconds": milliseconds, "tflops": operations(case, given) / milliseconds / 1e9}
             row |= {"error": wrong[name], "where": torch.cuda.get_device_name()}
         rows.append(row if taken else row | {"where": failed.get(name, "failed while it was measured")})
     return rows

@@ -94,17 +94,29 @@ class Consumer:
     def item(self, walk: Walk, entering: list[str]) -> list[str]:
         """The lines of one item; `entering` asks for what its results need, when its first tile is done."""
         s, self.partial, self.occupied = self.config, walk.partial, walk.occupied
-        prologue = [f"at = turn % {s.row_buffers} * {s.consumers} + W"]
-        prologue += [f"mbarrier.wait({self.buffers.rows_full}.index(at), turn // {s.row_buffers} & 1)"]
+        prologue = [f"at = turn % {s.row_buffers} * {s.consumers} + W", *self._gather()]
+        if copied := self.buffers.copied_rows:
+            prologue += [f"mbarrier.wait({self.buffers.rows_full}.index(at), turn // {s.row_buffers} & 1)"]
         before, after = (self._skip(number) if number else [] for number in (walk.before, walk.after))
         first = self._tile(True, walk.at("0"), f"{walk.count} > 1")
         rest = self._tile(False, walk.at("t"), f"t + 1 < {walk.count}")
         body = [*prologue, *before, *first, *entering]
         body += [f"for t in range(1, {walk.count}):", *(f"    {x}" for x in rest)]
-        body += [f"count += {walk.count}", f"mbarrier.arrive({self.buffers.rows_empty}.index(at))"]
+        handed_back = [f"mbarrier.arrive({self.buffers.rows_empty}.index(at))"] if copied else []
+        body += [f"count += {walk.count}", *handed_back]
         store = StoreWriter(self.writer, self.binding, self.config, self.states, self.buffers, self.chunks)
         body += self._drain() + after + store.lines()
         return [*self.writer.outer.lines, *body, "turn += 1"]
+
+    def _gather(self) -> list[str]:
+        """Lines that put rows which are read by pointers into shared memory, where products take them from."""
+        lines, writer = [], self.writer
+        for ring in (ring for ring in self.buffers.rows if ring.operand.gathered):
+            for buffer, (start, extent) in zip(ring.buffers, chunks(ring.operand.inner.size), strict=True):
+                with writer.gathering(ring.operand, start, extent):
+                    value = writer.value(ring.operand.load)
+                lines.append(f"{buffer}.index(at).store({value.text})")
+        return [*lines, "fence_async_shared()"] if lines else []
 
     def chained(self, walk: Walk, take: list[str]) -> tuple[list[str], list[str]]:
         """(before the loop over items, its body): an item's first scores are issued with the last products of the item

@@ -71,6 +71,7 @@ class GluonWriter(TileWriter):
         self.scores: dict[tuple, str] = {}
         self.chunk: tuple[int | str, int, int] = (0, 0, 0)  # name of its layout, start, extent
         self.wide_scope = Scope()
+        self.gathered: Term | None = None  # the load whose rows are being read
         self.wild: list[str] | None = None  # conditions under which the kernel stops, where they are tested together
 
     # Scopes and layouts
@@ -131,6 +132,23 @@ class GluonWriter(TileWriter):
         whole = f"gl.full({self.shape(dims)}, True, gl.int1, {self.layout(dims)})"
         text = self.align(value, dims)
         return TileValue(f"gl.where({whole}, {text}, {text})", dims, value.dtype)
+
+    @contextmanager
+    def gathering(self, operand: Operand, start: int, extent: int) -> Iterator[None]:
+        """Inside, rows that no tensor map describes are read: a part of their columns stands for the value dim's.
+
+        Where a row's index is no place, its numbers become NaN. A kernel that may stop here waits for each product.
+        """
+        before = self.wide, self.chunk, self.wide_scope
+        self.wide, self.gathered = operand.inner, operand.load
+        self.open_chunk(f"_GATHERED{extent}", start, extent)
+        self.wide_scope.lines = self.outer.lines
+        yield
+        self.wide, self.chunk, self.wide_scope = before
+        self.gathered = None
+
+    def _is_spoiled(self, node: Term) -> bool:
+        return super()._is_spoiled(node) or (node is self.gathered and bool(place_conditions(node)))
 
     # Terms
 
@@ -338,6 +356,13 @@ def wait_for(outstanding: int, names: list[str]) -> str:
     """The wait that gives products in flight their values."""
     comma = "," if len(names) == 1 else ""
     return f"{', '.join(names)} = warpgroup_mma_wait({outstanding}, deps=({', '.join(names)}{comma}))"
+
+
+def gathered_layout(columns: int) -> str:
+    """A line that names the layout of 64 rows which are read by pointers: 16 bytes a thread, neighbours in a row."""
+    across = min(32, columns // 8)
+    layout = f"gl.BlockedLayout([1, 8], [{32 // across}, {across}], [4, 1], [1, 0])"
+    return f"VALUE_GATHERED{columns} = gl.constexpr({layout})"
 
 
 def matrix_in(text: str, operand: Operand, across: int, inner: int, transposed: bool) -> str:

@@ -23,7 +23,7 @@ from ..plan.queries import roots
 from ..plan.records import Plan
 from .assembly import KernelAssembly
 from .consumer import Consumer
-from .expressions import GluonWriter
+from .expressions import GluonWriter, gathered_layout
 from .kernel_parts import Buffers, GluonSource, Handed, LaunchShape, Ring, TensorMap
 from .value_warpgroup import ValueWarpgroup
 from .work_items import Walk
@@ -48,7 +48,7 @@ class GluonKernelWriter(KernelAssembly[Binding, HopperConfig]):
         """The loads that tensor maps do."""
         entries = (entry for entry, _ in self.shape.entered)
         operands = (*self.binding.row_operands, *self.binding.streams, *self.shape.overlays, *entries)
-        return {operand.load for operand in operands}
+        return {operand.load for operand in operands if not operand.gathered}
 
     # Shared memory
 
@@ -56,7 +56,8 @@ class GluonKernelWriter(KernelAssembly[Binding, HopperConfig]):
         """Names of all rings. Overlays come after the columns, with which they are handed back."""
         binding, shape, tile = self.binding, self.shape, self.config.loop_tile
         self.rows_full, self.rows_empty = self.names.fresh("rows_full"), self.names.fresh("rows_empty")
-        rows = tuple(self._ring(o, H200.product_rows) for o in binding.row_operands)
+        make = lambda operand: self._gathered(operand) if operand.gathered else self._ring(operand, H200.product_rows)
+        rows = tuple(make(operand) for operand in binding.row_operands)
         later = [o for o in binding.streams if o in binding.matrices and o not in binding.columns]
         columns = [self._ring(o, tile) for o in binding.columns]
         overlays = [replace(self._ring(o, H200.product_rows), empty=columns[0].empty) for o in shape.overlays]
@@ -92,6 +93,11 @@ class GluonKernelWriter(KernelAssembly[Binding, HopperConfig]):
             return Ring(operand, tuple(buffers), tuple(maps), self.rows_full, self.rows_empty, total)
         return Ring(operand, tuple(buffers), tuple(maps), fresh(f"{name}_full"), fresh(f"{name}_empty"), total)
 
+    def _gathered(self, operand: Operand) -> Ring:
+        """Shared memory of rows that a warpgroup reads by pointers and puts there itself."""
+        buffers = tuple(self.names.fresh(f"{operand.tensor.name}_tiles") for _ in chunks(operand.inner.size))
+        return Ring(operand, buffers, (), "", "", 0)
+
     def _entry(self, operand: Operand, exit: Ring) -> Ring:
         """Shared memory that a result leaves by, as what comes in there before."""
         ring = self._ring(operand, H200.product_rows)
@@ -108,7 +114,13 @@ class GluonKernelWriter(KernelAssembly[Binding, HopperConfig]):
 
     def _buffer_lines(self) -> list[str]:
         lines, s, exits = [], self.config, self.buffers.exits.values()
-        for ring in (*self.buffers.rows, *self.buffers.loop, *exits):
+        for ring in (ring for ring in self.buffers.rows if ring.operand.gathered):
+            kind = self.writer().type_name(ring.operand.tensor.dtype)
+            for buffer, (_, extent) in zip(ring.buffers, chunks(ring.operand.inner.size), strict=True):
+                tile = f"[{H200.product_rows}, {extent}]"
+                layout = f"gl.NVMMASharedLayout.get_default_for({tile}, {kind})"
+                lines.append(f"{buffer} = gl.allocate_shared_memory({kind}, [{self._slots(ring)}] + {tile}, {layout})")
+        for ring in (*self.buffers.copied_rows, *self.buffers.loop, *exits):
             for buffer, name, (_, extent) in zip(ring.buffers, ring.maps, self._parts(ring.operand), strict=True):
                 slots = s.consumers * (1 + (extent > s.send)) if ring in exits else self._slots(ring)
                 shape = f"[{slots}] + {self._tile_shape(ring, name)}"
@@ -171,6 +183,8 @@ class GluonKernelWriter(KernelAssembly[Binding, HopperConfig]):
             lines.append(f"VALUE{number} = gl.constexpr(_VALUE{number})")
             lines.append(f"WEIGHT{number} = gl.constexpr(gl.DotOperandLayout(0, _VALUE{number}, {4 if narrow else 2}))")
         lines += ["VECTORS = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))"] if self.buffers.handed else []
+        gathered = [ring.operand for ring in self.buffers.rows if ring.operand.gathered]
+        lines += [gathered_layout(n) for n in sorted({n for o in gathered for _, n in chunks(o.inner.size)})]
         return "\n".join(lines) + "\n\n\n"
 
     # Producer
@@ -205,7 +219,7 @@ class GluonKernelWriter(KernelAssembly[Binding, HopperConfig]):
         first = self.walks.item(writer, "item")
         walk = self.walks.of_program(writer, first)
         writer.starts |= {self.kernel.rows: f"{first} + w * {H200.product_rows}", self.loop.dim: "start"}
-        row_lines, lines = self._rows(writer) if number == 0 else [], writer.outer.lines
+        row_lines, lines = self._rows(writer) if number == 0 and self.buffers.copied_rows else [], writer.outer.lines
         lines += row_lines if s.row_buffers > 1 else []
         copies, pages = self._copies_of_tiles(writer, walk, number)
         body = [*walk.at("t"), f"start = tile * {s.loop_tile}", f"slot = count % {s.stages}", *pages]
@@ -279,8 +293,9 @@ class GluonKernelWriter(KernelAssembly[Binding, HopperConfig]):
         s = self.config
         lines = [f"place = turn % {s.row_buffers} * {s.consumers} + w"]
         lines += [f"mbarrier.wait({self.buffers.rows_empty}.index(place), (turn // {s.row_buffers} & 1) ^ 1)"]
-        lines += [f"mbarrier.expect({self.buffers.rows_full}.index(place), {sum(r.bytes for r in self.buffers.rows)})"]
-        lines += [line for ring in self.buffers.rows for line in self._copies(writer, ring, "place", "place")]
+        copied = self.buffers.copied_rows
+        lines += [f"mbarrier.expect({self.buffers.rows_full}.index(place), {sum(ring.bytes for ring in copied)})"]
+        lines += [line for ring in copied for line in self._copies(writer, ring, "place", "place")]
         return [f"for w in gl.static_range({s.consumers}):", *(f"    {line}" for line in lines)]
 
     def _entering(self, writer: GluonWriter) -> list[str]:

@@ -121,6 +121,11 @@ class Buffers:
     rows_empty: str
     handed: Handed | None = None
 
+    @property
+    def copied_rows(self) -> tuple[Ring, ...]:
+        """The rings of rows that tensor maps copy."""
+        return tuple(ring for ring in self.rows if not ring.operand.gathered)
+
     def ring(self, operand: Operand) -> Ring:
         """The ring of an operand of the loop or of the rows."""
         return next(ring for ring in (*self.loop, *self.rows) if ring.operand == operand)
@@ -131,4 +136,5 @@ class Buffers:
         found = [name for ring in (*self.rows, *self.loop) for name in (*ring.buffers, ring.full, ring.empty)]
         found += [name for ring in self.exits.values() for name in ring.buffers]
         found += [h.weights, h.vectors, h.full, h.empty] if (h := self.handed) else []
-        return list(dict.fromkeys([*found, *(ring.full for ring in self.entries.values())]))
+        found += [ring.full for ring in self.entries.values()]
+        return [name for name in dict.fromkeys(found) if name]

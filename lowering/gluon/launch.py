@@ -533,7 +533,7 @@ def require_suited(binding: WarpBinding, values: dict, sizes: dict, device: torc
         raise RefusedLaunch(f"fewer than {H200.product_rows} rows")
     if 0 in (resolve(binding.loop.dim.size, sizes), *(resolve(d.size, sizes) for d in kernel.grid)):
         raise RefusedLaunch("a dim is empty")
-    for operand in (*binding.row_operands, *binding.streams):
+    for operand in (*(o for o in binding.row_operands if not o.gathered), *binding.streams):
         if reason := _unsuited(operand, values[operand.tensor.name]):
             raise RefusedLaunch(reason)
 

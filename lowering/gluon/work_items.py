@@ -17,6 +17,7 @@ from ..codegen.fast_division import Divisor
 from ..codegen.ops import TileValue
 from ..hopper.config import WarpSettings
 from ..hopper.kernel_form import WarpBinding
+from ..masks.loop_ranges import end_of_rows
 from ..masks.mask_bits import WORD
 from ..plan.device import H200
 from ..plan.records import BlockMap, Limit
@@ -222,9 +223,12 @@ class WalkWriter:
 
     def _limits(self, writer: GluonWriter, hint: str, first: str, height: int, full: bool) -> tuple[str, str]:
         """Where a range of `height` rows begins and ends. full: where all rows keep every place."""
-        text = f"gl.minimum({first} + {height}, {self.sizes[self.kernel.rows]}) - 1"
-        build = lambda: writer.assign(f"{hint}_last_row", TileValue(f"gl.maximum({text}, {first})"), writer.outer)
-        last = writer.once(("last row", hint, first), (), build).text
+        rows = self.kernel.rows
+        ends = [] if full else [end_of_rows(x, rows, self.loop.dim) for x in self.loop.uppers if rows in x.bound.dims]
+        ends_here = [self.sizes[rows], *(self._scalar(writer, end) for end in ends if end is not None)]
+        text = f"gl.maximum({_nest('gl.minimum', f'{first} + {height}', ends_here)} - 1, {first})"
+        build = lambda: writer.assign(f"{hint}_last_row", TileValue(text), writer.outer)
+        last = writer.once(("last row", text), (), build).text
         at = lambda limit, upper: self._bound(writer, limit, last if limit.rising == (upper != full) else first)
         low = _nest("gl.maximum", "0", [at(limit, False) for limit in self.loop.lowers])
         return low, _nest("gl.minimum", self.sizes[self.loop.dim], [at(limit, True) for limit in self.loop.uppers])
@@ -234,7 +238,13 @@ class WalkWriter:
         if rows in bound.dims:
             writer.scalars[row] = row
             bound = substitute(bound, {iota(rows): make("var", (), (row, "int64"))})
-        return f"gl.cast({writer.value(bound).text}, gl.int32)" if reads_a_tensor(bound) else writer.value(bound).text
+        return self._scalar(writer, bound)
+
+    @staticmethod
+    def _scalar(writer: GluonWriter, term: Term) -> str:
+        """A number of columns or rows, in 32 bits."""
+        text = writer.value(term).text
+        return f"gl.cast({text}, gl.int32)" if reads_a_tensor(term) else text
 
 
 def reads_a_tensor(term: Term) -> bool:

@@ -68,4 +68,5 @@ def width(binding: Binding) -> int:
 
 def chains(binding: Binding, config: HopperConfig, overlays: tuple[Operand, ...]) -> bool:
     """Whether an item's first scores are issued with the last products of the item before it."""
-    return config.chained and config.row_buffers > 1 and len(binding.steps) == 1 and not overlays
+    copied = not overlays and not any(operand.gathered for operand in binding.row_operands)
+    return config.chained and config.row_buffers > 1 and len(binding.steps) == 1 and copied

@@ -21,6 +21,7 @@ from ...egraph.terms.traversal import reduces, substitute, subterms
 from ..analysis.data_indices import is_block_number, reads_memory
 from ..analysis.exact_products import as_stored
 from ..analysis.product_terms import const_value, signed_factors
+from ..masks.loop_ranges import end_of_rows
 from ..plan.dtypes import E4M3, HALVES, MULTIPLIED
 from ..plan.queries import roots
 from ..plan.records import Accumulator, Kernel, Loop, NotPlannable
@@ -38,6 +39,7 @@ class Operand:
     """A two-dimensional tile of a tensor: `across` is rows or the loop dim, `inner` the summed or the value dim.
 
     axes[n] is the tile dim that the n-th index runs over, or None where the index is one number for all of the tile.
+    gathered: no tensor map describes it, and it is read by pointers: rows of queries may lie anywhere.
     Example: keys[table[b, j // 64], j % 64, d], of which a tile of 64 columns is one page.
     """
 
@@ -45,6 +47,7 @@ class Operand:
     across: Dim
     inner: Dim
     axes: tuple[Dim | None, ...]
+    gathered: bool = False
 
     @property
     def tensor(self) -> Tensor:
@@ -250,9 +253,14 @@ def _objections_to_pages(binding: Binding) -> Iterator[str]:
         yield "a list of tiles names some that no element keeps, whose pages may be anything"
     if loop.guard is not None and not loop.limits_only:
         yield "its guard may keep no element of a tile, whose page may be anything then"
-    moving = [n for limit in loop.limits for n in subterms(limit.bound) if binding.kernel.rows in n.dims]
+    rows = binding.kernel.rows
+    moving = [n for limit in loop.limits for n in subterms(limit.bound) if rows in n.dims]
     if any(n.op in ("mul", "floordiv", "mod") for n in moving):
         yield "ranges of neighbouring rows may lie apart, and a page between them may be anything"
+    for limits in (loop.uppers, loop.lowers):
+        ways = {x.rising for x in limits if rows in x.bound.dims and end_of_rows(x, rows, loop.dim) is None}
+        if len(ways) > 1:
+            yield "one limit rises with the rows and another one falls, and a page that both leave out may be anything"
 
 
 def _objections_to_bytes(binding: Binding) -> Iterator[str]:
@@ -352,11 +360,11 @@ class ProductMatcher:
         inside: set[Dim],
         wide: Dim | None,
         most_columns: int = MAX_OPERAND_WIDTH,
-        by_pages: bool = True,
+        by_data: bool = True,
     ):
-        """by_pages: whether tiles of the loop may begin at places that are read from memory."""
+        """by_data: whether tiles of the loop may begin, and rows may lie, at places that are read from memory."""
         self.rows, self.loop, self.inside, self.wide = rows, loop, inside, wide
-        self.most_columns, self.by_pages = most_columns, by_pages
+        self.most_columns, self.by_data = most_columns, by_data
         self.tile_dims = {rows, loop, *inside, *([wide] if wide else [])}
 
     def operand(self, node: Term, across: Dim, inner: Dim) -> Operand:
@@ -375,7 +383,7 @@ class ProductMatcher:
         if index is self._place_in_registers:
             return self.loop
         coefficients, _ = affine(index)
-        pages = [atom for atom in coefficients if self.by_pages and self._is_one_number(atom)]
+        pages = [atom for atom in coefficients if self.by_data and self._is_one_number(atom)]
         moving = [atom for atom in coefficients if atom.dims & self.tile_dims and atom not in pages]
         if not moving:
             return None
@@ -391,7 +399,7 @@ class ProductMatcher:
     def _coordinate_of(self, atom: Term) -> Dim | None:
         """The dim whose coordinate an atom is, or its place in a page; None if it is neither."""
         (dim,) = atom.dims if len(atom.dims) == 1 else (None,)
-        in_page = self.by_pages and dim == self.loop and _is_place_in_page(atom)
+        in_page = self.by_data and dim == self.loop and _is_place_in_page(atom)
         return dim if dim is not None and (in_page or atom is iota(dim)) else None
 
     def _is_one_number(self, atom: Term) -> bool:
@@ -430,7 +438,19 @@ class ProductMatcher:
         sides = self._sides(loads)
         if sides is None:
             raise NotPlannable(f"the sum over {inner} does not multiply rows by columns")
-        return Product(node, self.operand(sides[0], self.rows, inner), self.operand(sides[1], self.loop, inner))
+        return Product(node, self._rows_of(sides[0], inner), self.operand(sides[1], self.loop, inner))
+
+    def _rows_of(self, node: Term, inner: Dim) -> Operand:
+        """The load as a tile of rows, which a tensor map describes, or pointers. Raises NotPlannable for neither."""
+        try:
+            return self.operand(node, self.rows, inner)
+        except NotPlannable:
+            columns = [index for index in node.args if inner in index.dims]
+            if not self.by_data or node.dtype not in HALVES or columns != [iota(inner)]:
+                raise
+            if not isinstance(inner.size, int) or inner.size > self.most_columns:
+                raise
+            return Operand(node, self.rows, inner, (self.rows, inner), gathered=True)
 
     def _sides(self, loads: list[Term]) -> tuple[Term, Term] | None:
         """Two loads as that of rows and that of columns, if they are of one type, or can be made so."""

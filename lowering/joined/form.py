@@ -192,7 +192,7 @@ def _bind(kernel: Kernel) -> JoinedBinding:
     if objection := next(_objections(kernel), None):
         raise NotPlannable(objection)
     (loop,) = kernel.loops
-    matcher = ProductMatcher(kernel.rows, loop.dim, {*kernel.held}, None, MAX_OWN_COLUMNS, by_pages=False)
+    matcher = ProductMatcher(kernel.rows, loop.dim, {*kernel.held}, None, MAX_OWN_COLUMNS, by_data=False)
     adding = [store for store in kernel.stores if store.adds]
     written = [store for store in kernel.written_by(loop) if not store.adds]
     bodies = _bodies(kernel, adding, written)

@@ -193,6 +193,18 @@ def as_limit(part: Term, loop: Dim, rows: Dim | None, held: Iterable[Dim]) -> tu
     return solved.side, Limit(_within(bound, length(loop)), rising >= 0), exact
 
 
+def end_of_rows(limit: Limit, rows: Dim, loop: Dim) -> Term | None:
+    """The row from which on an upper limit keeps nothing, where it is a condition on rows; None where it is none.
+
+    Example: where(i + 1 ≤ own[b], 4096, 0) of rows i keeps keys of the rows before own[b].
+    """
+    bound = without_clamps(limit.bound, loop)
+    if bound.op != "where" or bound.args[2] is not const(0) or rows in bound.args[1].dims:
+        return None
+    found = as_limit(bound.args[0], rows, None, ())
+    return found[1].bound if found is not None and found[0] == "upper" and found[2] else None
+
+
 def _widened(bound: Term, rows: Dim, side: str) -> Term:
     """The bound with each part that both rises and falls along the rows at its extreme.
 

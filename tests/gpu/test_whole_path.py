@@ -425,6 +425,33 @@ def test_a_loop_of_gluon_reads_no_place_as_nan(function, row):
     assert bool(found[~lost].isfinite().all())
 
 
+@pytest.mark.parametrize("page", [16, 32, 64])
+def test_packed_queries_and_pages_of_some_keys(page):
+    """Queries that lie at starts[b] are read by pointers, and a tile of keys is copied page by page."""
+    torch.manual_seed(0)
+    q = torch.randn(500, 4, 128, device="cuda", dtype=torch.bfloat16)
+    kc, vc = torch.randn(2, 2048 // page, page, 2, 128, device="cuda", dtype=torch.bfloat16)
+    table = torch.randperm(2048 // page, device="cuda").view(2, -1)
+    lengths, starts = torch.tensor([1000, 333], device="cuda"), torch.tensor([0, 400, 480], device="cuda")
+    table[torch.arange(1024 // page, device="cuda") * page >= lengths[:, None]] = 2**40
+
+    def packed(q, kc, vc, table, lengths, starts):
+        k, v = (c[table].flatten(1, 2).transpose(1, 2).repeat_interleave(2, 1) for c in (kc, vc))
+        i, own = torch.arange(400, device="cuda"), starts[1:] - starts[:-1]
+        rows = q[(starts[:-1, None] + i).clamp(max=q.shape[0] - 1)].transpose(1, 2)
+        age = ((lengths - own)[:, None] + i)[:, :, None] - torch.arange(k.shape[2], device="cuda")
+        kept = ((age >= 0) & (i < own[:, None])[:, :, None])[:, None]
+        return (rows @ k.mT / 11).masked_fill(~kept, -torch.inf).softmax(-1).nan_to_num(0) @ v
+
+    options = {"executor": "gluon", "strict": True, "libraries": False}
+    run = torch.compile(packed, backend=onepass.onepass_backend, options=options)
+    known = torch.where(table < 2048, table, 0)
+    exact = packed(*(x.double() for x in (q, kc, vc)), known, lengths, starts)
+    with torch.no_grad():
+        torch.testing.assert_close(run(q, kc, vc, table, lengths, starts).double(), exact, atol=2e-2, rtol=2e-2)
+    assert onepass.reports()[-1].regions[0].ran == "gluon"
+
+
 def test_rows_that_begin_at_no_multiple_of_16_bytes():
     """Torch's kernels, called directly, read there what is not aligned, and the process lost its device."""
     torch.manual_seed(0)
