@@ -15,16 +15,20 @@ from math import prod
 import torch
 
 from ...egraph.search.cost import volume
+from ...egraph.terms.index_simplify import floordiv, mod, simplify_index
 from ...egraph.terms.ops import cast, const, iota, load, make
 from ...egraph.terms.term import Dim, Tensor, Term
-from ...egraph.terms.traversal import all_dims, reduces, subterms, tensors
+from ...egraph.terms.traversal import all_dims, reduces, substitute, subterms, tensors
 from ..analysis.dim_roles import (
     batch_dims,
     batch_of,
     is_contraction,
     is_long,
+    is_product,
     loop_reductions,
+    product_sides,
     state_dims,
+    static_size,
     sum_factors,
 )
 from ..analysis.exact_products import rounded_sums, signature
@@ -38,6 +42,7 @@ from .normalize_terms import is_rescaled
 from .planning_state import Planning, StoredPart, unused_name
 from .tabulate_lookups import lookup_table_of
 
+BETWEEN_BATCHES = "is in products for each of two dims"
 MIN_STORED_SUMS = 2**17  # from which a launch costs less than what a few tiles of rows would do again
 
 
@@ -245,12 +250,72 @@ def scores_between_batches(planning: Planning) -> Iterable[StoredPart]:
         if scores is None or scores.op == "load":
             continue
         part = _product_by_row_or_column(scores, {rows, r.attrs[1]})
-        one, other = batch_of(r), batch_dims([scores])
-        if part is None and across and one - other and other - one and any(_as_large(t, scores) for t in tensors(r)):
-            part = scores
         if part is not None:
-            return [StoredPart(part, "is in products for each of two dims")]
+            return [_with_sides_merged(part, [part], planning.focused.order, BETWEEN_BATCHES)]
+        one, other = batch_of(r), batch_dims([scores])
+        if across and one - other and other - one and any(_as_large(t, scores) for t in tensors(r)):
+            products = filter(is_product, reduces(scores))
+            return [_with_sides_merged(scores, list(products), planning.focused.order, BETWEEN_BATCHES)]
     return []
+
+
+def values_between_batches(planning: Planning) -> Iterable[StoredPart]:
+    """What a term has of sums that are products for each row, beside sums of the same loop that are no such products.
+
+    Both read stored scores. Example: Σ_j p[h, i, j] · (v[h, j, c] and r[i, j, c]): with rows i the second sum is no
+    product of matrices, and with rows h the first one is none.
+    """
+    term, rows = planning.focused.term, planning.shape.rows
+    loops = loop_reductions([term], planning.held_limit)
+    products = [r for r in loops if is_product(r)]
+    apart = [r for r in products if rows in batch_of(r) and _reads_scores(r)]
+    same = {r for r in loops if any(r.attrs[1] == other.attrs[1] for other in apart)}
+    beside = {r for r in products if r in same and r not in apart}
+    if not apart or not beside:
+        return []
+    having = lambda node, found: any(t in found for t in subterms(node))
+    node, others = term, []
+    while having(node, beside):
+        inner = next((a for a in node.args if having(a, apart)), None)
+        if inner is None or node.dtype.startswith("pair"):
+            return []
+        others += [a for a in node.args if a is not inner and having(a, same)]
+        node = inner
+    if any(t.dtype.startswith("pair") for t in (node, *others)):
+        return []
+    mine = [r for r in apart if having(node, {r})]
+    stored = _with_sides_merged(node, mine, planning.focused.order, BETWEEN_BATCHES)
+    return [stored, *(StoredPart(t, "is a sum of the loop that makes the scores") for t in others)]
+
+
+def _reads_scores(r: Term) -> bool:
+    """Whether the sum weighs its values by scores that are stored."""
+    return r.args[0].op == "scaled" and r.args[0].args[0].op == "load"
+
+
+def _with_sides_merged(part: Term, products: list[Term], order: tuple[Dim, ...], why: str) -> StoredPart:
+    """The part, stored with one dim for all dims that only one side of its products has, the matrices' rows.
+
+    Example: Σ_d q[b, h, i, d] · r[i, j, d] is for each i a product of matrices with the pairs (b, h) as rows. With a
+    tile of pairs, r is read once and not for each b again.
+    """
+    kept = frozenset().union(*(batch_of(r) | {r.attrs[1]} for r in products))
+    sides = [side for r in products for side in product_sides(r)]
+    found = [[d for d in order if d in side - kept and d.size != 1] for side in sides]
+    pairs = [dims for dims in found if len(dims) > 1 and all(isinstance(d.size, int) for d in dims)]
+    if len({*map(tuple, pairs)}) != 1:
+        return StoredPart(part, why)
+    dims = pairs[0]
+    name = unused_name("_".join(d.name for d in dims), {d.name for d in all_dims(part)} | {d.name for d in order})
+    merged = Dim(name, prod(map(static_size, dims)))
+    change, place = {}, const(0)
+    inner = merged.size
+    for dim in dims:
+        inner //= dim.size
+        change[iota(dim)] = mod(floordiv(iota(merged), const(inner)), const(dim.size))
+        place = place * const(dim.size) + iota(dim)
+    values = simplify_index(substitute(part, change))
+    return StoredPart(part, why, values=values, places=((merged, simplify_index(place)),))
 
 
 def _product_by_row_or_column(scores: Term, tile: set[Dim | None]) -> Term | None:
@@ -325,6 +390,7 @@ def _subterms_with_loops(term: Term, rows: Dim, held_limit: int) -> set[Term]:
 CUTS: tuple[Callable[[Planning], Iterable[StoredPart]], ...] = (
     lookups,
     scores_between_batches,
+    values_between_batches,
     loops_inside,
     row_invariants,
     relative_values,
