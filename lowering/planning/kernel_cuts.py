@@ -8,17 +8,16 @@ that no kernel can compute with the rest, or that would be computed again and ag
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from math import prod
 
 import torch
 
 from ...egraph.search.cost import volume
-from ...egraph.terms.index_simplify import floordiv, mod, simplify_index
 from ...egraph.terms.ops import cast, const, iota, load, make
 from ...egraph.terms.term import Dim, Tensor, Term
-from ...egraph.terms.traversal import all_dims, reduces, substitute, subterms, tensors
+from ...egraph.terms.traversal import all_dims, reduces, subterms, tensors
 from ..analysis.dim_roles import (
     batch_dims,
     batch_of,
@@ -26,9 +25,7 @@ from ..analysis.dim_roles import (
     is_long,
     is_product,
     loop_reductions,
-    product_sides,
     state_dims,
-    static_size,
     sum_factors,
 )
 from ..analysis.exact_products import rounded_sums, signature
@@ -40,6 +37,7 @@ from .build_loops import peel
 from .kernel_shape import choose_kernel_shape
 from .normalize_terms import is_rescaled
 from .planning_state import Planning, StoredPart, unused_name
+from .reshape_dims import with_rows_as_one
 from .tabulate_lookups import lookup_table_of
 
 BETWEEN_BATCHES = "is in products for each of two dims"
@@ -251,71 +249,57 @@ def scores_between_batches(planning: Planning) -> Iterable[StoredPart]:
             continue
         part = _product_by_row_or_column(scores, {rows, r.attrs[1]})
         if part is not None:
-            return [_with_sides_merged(part, [part], planning.focused.order, BETWEEN_BATCHES)]
+            return [_with_rows_as_one(part, [part], planning.focused.order)]
         one, other = batch_of(r), batch_dims([scores])
         if across and one - other and other - one and any(_as_large(t, scores) for t in tensors(r)):
-            products = filter(is_product, reduces(scores))
-            return [_with_sides_merged(scores, list(products), planning.focused.order, BETWEEN_BATCHES)]
+            return [_with_rows_as_one(scores, filter(is_product, reduces(scores)), planning.focused.order)]
     return []
 
 
 def values_between_batches(planning: Planning) -> Iterable[StoredPart]:
-    """What a term has of sums that are products for each row, beside sums of the same loop that are no such products.
+    """Sums that weigh values by stored scores and are products for each row, beside sums that are no such products.
 
-    Both read stored scores. Example: Σ_j p[h, i, j] · (v[h, j, c] and r[i, j, c]): with rows i the second sum is no
-    product of matrices, and with rows h the first one is none.
+    Example: Σ_j p[h, i, j] · v[h, j, c] + Σ_j p[h, i, j] · r[i, j, c]. With rows i the second sum is no product of
+    matrices, and with rows h the first one is none. What is around the second sum alone is stored, and what is left of
+    the same loop, so that one loop makes the first sum and the scores.
     """
-    term, rows = planning.focused.term, planning.shape.rows
-    loops = loop_reductions([term], planning.held_limit)
-    products = [r for r in loops if is_product(r)]
-    apart = [r for r in products if rows in batch_of(r) and _reads_scores(r)]
-    same = {r for r in loops if any(r.attrs[1] == other.attrs[1] for other in apart)}
-    beside = {r for r in products if r in same and r not in apart}
-    if not apart or not beside:
+    term = planning.focused.term
+    apart = {r for r in loop_reductions([term], planning.held_limit) if _is_apart(r, planning.shape.rows)}
+    summed = {r.attrs[1] for r in apart}
+    same = {r for r in loop_reductions([term], planning.held_limit) if r.attrs[1] in summed}
+    part, *others = _divided(term, apart, {r for r in same - apart if is_product(r)}) or [term]
+    left = [t for t in others if not same.isdisjoint(subterms(t))]
+    if part is term or any(t.dtype.startswith("pair") for t in (part, *left)):
         return []
-    having = lambda node, found: any(t in found for t in subterms(node))
-    node, others = term, []
-    while having(node, beside):
-        inner = next((a for a in node.args if having(a, apart)), None)
-        if inner is None or node.dtype.startswith("pair"):
+    stored = _with_rows_as_one(part, apart.intersection(subterms(part)), planning.focused.order)
+    return [stored, *(StoredPart(t, "is a sum of the loop that makes the scores") for t in left)]
+
+
+def _is_apart(r: Term, rows: Dim | None) -> bool:
+    """Whether a sum weighs values by stored scores, and is a product of matrices for each row."""
+    by_scores = r.args[0].op == "scaled" and r.args[0].args[0].op == "load"
+    return by_scores and is_product(r) and rows in batch_of(r)
+
+
+def _divided(term: Term, apart: set[Term], beside: set[Term]) -> list[Term]:
+    """The largest subterm with some of the first terms and none of the others, then all operands beside it; nothing if
+    there are no such terms.
+    """
+    others: list[Term] = []
+    while apart and not beside.isdisjoint(subterms(term)):
+        inner = next((a for a in term.args if not apart.isdisjoint(subterms(a))), None)
+        if inner is None:
             return []
-        others += [a for a in node.args if a is not inner and having(a, same)]
-        node = inner
-    if any(t.dtype.startswith("pair") for t in (node, *others)):
-        return []
-    mine = [r for r in apart if having(node, {r})]
-    stored = _with_sides_merged(node, mine, planning.focused.order, BETWEEN_BATCHES)
-    return [stored, *(StoredPart(t, "is a sum of the loop that makes the scores") for t in others)]
+        others += [a for a in term.args if a is not inner]
+        term = inner
+    return [term, *others]
 
 
-def _reads_scores(r: Term) -> bool:
-    """Whether the sum weighs its values by scores that are stored."""
-    return r.args[0].op == "scaled" and r.args[0].args[0].op == "load"
-
-
-def _with_sides_merged(part: Term, products: list[Term], order: tuple[Dim, ...], why: str) -> StoredPart:
-    """The part, stored with one dim for all dims that only one side of its products has, the matrices' rows.
-
-    Example: Σ_d q[b, h, i, d] · r[i, j, d] is for each i a product of matrices with the pairs (b, h) as rows. With a
-    tile of pairs, r is read once and not for each b again.
-    """
-    kept = frozenset().union(*(batch_of(r) | {r.attrs[1]} for r in products))
-    sides = [side for r in products for side in product_sides(r)]
-    found = [[d for d in order if d in side - kept and d.size != 1] for side in sides]
-    pairs = [dims for dims in found if len(dims) > 1 and all(isinstance(d.size, int) for d in dims)]
-    if len({*map(tuple, pairs)}) != 1:
-        return StoredPart(part, why)
-    dims = pairs[0]
-    name = unused_name("_".join(d.name for d in dims), {d.name for d in all_dims(part)} | {d.name for d in order})
-    merged = Dim(name, prod(map(static_size, dims)))
-    change, place = {}, const(0)
-    inner = merged.size
-    for dim in dims:
-        inner //= dim.size
-        change[iota(dim)] = mod(floordiv(iota(merged), const(inner)), const(dim.size))
-        place = place * const(dim.size) + iota(dim)
-    values = simplify_index(substitute(part, change))
-    return StoredPart(part, why, values=values, places=((merged, simplify_index(place)),))
+def _with_rows_as_one(part: Term, products: Iterable[Term], order: Sequence[Dim]) -> StoredPart:
+    table = with_rows_as_one(part, products, order)
+    if table is None:
+        return StoredPart(part, BETWEEN_BATCHES)
+    return StoredPart(part, BETWEEN_BATCHES, values=table.values, places=table.places)
 
 
 def _product_by_row_or_column(scores: Term, tile: set[Dim | None]) -> Term | None:

@@ -299,7 +299,7 @@ def _products_of_addends(r: Term) -> Iterator[tuple[str, Term, Term]]:
             bodies = [scaled(body.args[0], value) if body.op == "scaled" else value for value in values]
             parts = [make("reduce", (one,), r.attrs) for one in bodies]
             if not is_product(r) and all(map(is_product, parts)):
-                yield factor.op, *parts
+                yield factor.op, parts[0], parts[1]
 
 
 # Sums of sums

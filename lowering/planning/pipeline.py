@@ -67,7 +67,7 @@ PASSES = (
     PlanPass("split_flattened_dims", "terms", split_flattened_dims, "no product has a batch of two flattened dims"),
     PlanPass("rename_shadowed_dims", "terms", rename_shadowed_dims, "no dim is bound inside of where it is bound"),
     PlanPass("reassociate_divisors", "terms", reassociate_divisors, "no divisor adds a dim to a factor of a sum"),
-    PlanPass("multiply_out_addends", "terms", multiply_out_addends, "no sum as a factor keeps products from being of matrices"),
+    PlanPass("multiply_out_addends", "terms", multiply_out_addends, "no factor hides products of matrices"),
     PlanPass("sums_of_one_as_axes", "terms", sums_of_one_as_axes, "no result sums products over a dim of size 1"),
     PlanPass("halve_sums", "terms", halve_sums, "no sum that lacks the rows of its products does them again"),
     PlanPass("merge_summed_dims", "terms", merge_summed_dims, "a product of matrices has one inner dim"),
