@@ -8,7 +8,7 @@ that no kernel can compute with the rest, or that would be computed again and ag
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -23,6 +23,7 @@ from ..analysis.dim_roles import (
     batch_of,
     is_contraction,
     is_long,
+    is_product,
     loop_reductions,
     state_dims,
     sum_factors,
@@ -36,8 +37,10 @@ from .build_loops import peel
 from .kernel_shape import choose_kernel_shape
 from .normalize_terms import is_rescaled
 from .planning_state import Planning, StoredPart, unused_name
+from .reshape_dims import with_rows_as_one
 from .tabulate_lookups import lookup_table_of
 
+BETWEEN_BATCHES = "is in products for each of two dims"
 MIN_STORED_SUMS = 2**17  # from which a launch costs less than what a few tiles of rows would do again
 
 
@@ -245,12 +248,58 @@ def scores_between_batches(planning: Planning) -> Iterable[StoredPart]:
         if scores is None or scores.op == "load":
             continue
         part = _product_by_row_or_column(scores, {rows, r.attrs[1]})
-        one, other = batch_of(r), batch_dims([scores])
-        if part is None and across and one - other and other - one and any(_as_large(t, scores) for t in tensors(r)):
-            part = scores
         if part is not None:
-            return [StoredPart(part, "is in products for each of two dims")]
+            return [_with_rows_as_one(part, [part], planning.focused.order)]
+        one, other = batch_of(r), batch_dims([scores])
+        if across and one - other and other - one and any(_as_large(t, scores) for t in tensors(r)):
+            return [_with_rows_as_one(scores, filter(is_product, reduces(scores)), planning.focused.order)]
     return []
+
+
+def values_between_batches(planning: Planning) -> Iterable[StoredPart]:
+    """Sums that weigh values by stored scores and are products for each row, beside sums that are no such products.
+
+    Example: Σ_j p[h, i, j] · v[h, j, c] + Σ_j p[h, i, j] · r[i, j, c]. With rows i the second sum is no product of
+    matrices, and with rows h the first one is none. What is around the second sum alone is stored, and what is left of
+    the same loop, so that one loop makes the first sum and the scores.
+    """
+    term = planning.focused.term
+    apart = {r for r in loop_reductions([term], planning.held_limit) if _is_apart(r, planning.shape.rows)}
+    summed = {r.attrs[1] for r in apart}
+    same = {r for r in loop_reductions([term], planning.held_limit) if r.attrs[1] in summed}
+    part, *others = _divided(term, apart, {r for r in same - apart if is_product(r)}) or [term]
+    left = [t for t in others if not same.isdisjoint(subterms(t))]
+    if part is term or any(t.dtype.startswith("pair") for t in (part, *left)):
+        return []
+    stored = _with_rows_as_one(part, apart.intersection(subterms(part)), planning.focused.order)
+    return [stored, *(StoredPart(t, "is a sum of the loop that makes the scores") for t in left)]
+
+
+def _is_apart(r: Term, rows: Dim | None) -> bool:
+    """Whether a sum weighs values by stored scores, and is a product of matrices for each row."""
+    by_scores = r.args[0].op == "scaled" and r.args[0].args[0].op == "load"
+    return by_scores and is_product(r) and rows in batch_of(r)
+
+
+def _divided(term: Term, apart: set[Term], beside: set[Term]) -> list[Term]:
+    """The largest subterm with some of the first terms and none of the others, then all operands beside it; nothing if
+    there are no such terms.
+    """
+    others: list[Term] = []
+    while apart and not beside.isdisjoint(subterms(term)):
+        inner = next((a for a in term.args if not apart.isdisjoint(subterms(a))), None)
+        if inner is None:
+            return []
+        others += [a for a in term.args if a is not inner]
+        term = inner
+    return [term, *others]
+
+
+def _with_rows_as_one(part: Term, products: Iterable[Term], order: Sequence[Dim]) -> StoredPart:
+    table = with_rows_as_one(part, products, order)
+    if table is None:
+        return StoredPart(part, BETWEEN_BATCHES)
+    return StoredPart(part, BETWEEN_BATCHES, values=table.values, places=table.places)
 
 
 def _product_by_row_or_column(scores: Term, tile: set[Dim | None]) -> Term | None:
@@ -325,6 +374,7 @@ def _subterms_with_loops(term: Term, rows: Dim, held_limit: int) -> set[Term]:
 CUTS: tuple[Callable[[Planning], Iterable[StoredPart]], ...] = (
     lookups,
     scores_between_batches,
+    values_between_batches,
     loops_inside,
     row_invariants,
     relative_values,

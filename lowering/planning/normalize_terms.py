@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import reduce as reduce_by
 from math import inf
+from operator import mul
 
 from ...egraph.terms.index_simplify import floordiv, mod, simplify_index
 from ...egraph.terms.ops import const, eq, iota, make, mantissa, reduce, rescaled_sum, scale, scaled, sum_over, where
 from ...egraph.terms.printing import show
-from ...egraph.terms.term import Dim, Term
-from ...egraph.terms.traversal import all_dims, every_reduction, rebuild, reduces, substitute, subterms
-from ..analysis.dim_roles import nodes_between, product_sides
+from ...egraph.terms.term import FLOATS, Dim, Term
+from ...egraph.terms.traversal import all_dims, every_reduction, factors, rebuild, reduces, substitute, subterms
+from ..analysis.dim_roles import is_product, nodes_between, product_sides
 from ..analysis.nested_sums import (
     ZERO,
     Nest,
@@ -51,6 +53,11 @@ def rename_shadowed_dims(planning: Planning) -> Planning:
 def reassociate_divisors(planning: Planning) -> Planning:
     """A pass: divisors move to the factor that has their dims."""
     return planning.with_terms(with_divisors_reassociated)
+
+
+def multiply_out_addends(planning: Planning) -> Planning:
+    """A pass: a sum of products with a sum as a factor becomes two sums, where both are products of matrices."""
+    return planning.with_terms(with_addends_multiplied_out)
 
 
 def sums_of_one_as_axes(planning: Planning) -> Planning:
@@ -251,6 +258,48 @@ def _quotients(body: Term) -> Iterator[tuple[Term, Term, Term]]:
         pairs = (body.args[0].args, body.args[0].args[::-1])
         suited = [(x, y) for x, y in pairs if c.dims <= y.dims and not x.dims <= c.dims]
         yield from ((x, y, c) for x, y in sorted(suited, key=lambda pair: not reduces(pair[1])))
+
+
+# Factors that are sums
+
+
+def with_addends_multiplied_out(root: Term) -> Term:
+    """The same term with Σ_d q · (k + r) as Σ_d q · k + Σ_d q · r, where these two are products of matrices alone.
+
+    An example is a key that differs from query to query by a vector of their places, k[h, j, d] + r[i, j, d]. For
+    q[h, i, d] the sum of both would be multiplied for each h and i, number by number. Apart they are products of
+    matrices, for each h and for each i. All inputs are of half precision: what float32 loses of a sum that nearly
+    cancels is less than their rounding.
+    """
+
+    def visit(node: Term, args: tuple[Term, ...]) -> Term:
+        made = node if args == node.args else make(node.op, args, node.attrs)
+        if made.op == "mantissa" and is_rescaled(made.args[0]):
+            r, wrap = made.args[0], mantissa
+        elif is_sum(made):
+            r, wrap = made, lambda part: part
+        else:
+            return made
+        return next((make(op, tuple(map(wrap, parts))) for op, *parts in _products_of_addends(r)), made)
+
+    dtypes = {n.dtype for n in subterms(root) if n.op == "load" and n.dtype in FLOATS}
+    changed = root
+    while dtypes <= {*HALVES} and (after := rebuild(changed, visit)) is not changed:
+        changed = after
+    return changed
+
+
+def _products_of_addends(r: Term) -> Iterator[tuple[str, Term, Term]]:
+    """The readings of a sum that is no product of matrices as a sum or difference of two that are."""
+    body = r.args[0]
+    every = factors(body.args[1] if body.op == "scaled" else body)
+    for number, factor in enumerate(every):
+        if factor.op in ("add", "sub"):
+            values = [reduce_by(mul, (*every[:number], part, *every[number + 1 :])) for part in factor.args]
+            bodies = [scaled(body.args[0], value) if body.op == "scaled" else value for value in values]
+            parts = [make("reduce", (one,), r.attrs) for one in bodies]
+            if not is_product(r) and all(map(is_product, parts)):
+                yield factor.op, parts[0], parts[1]
 
 
 # Sums of sums

@@ -30,6 +30,7 @@ from .kernel_shape import choose_kernel_shape, with_new_shape
 from .normalize_terms import (
     halve_sums,
     merge_summed_dims,
+    multiply_out_addends,
     order_nested_sums,
     reassociate_divisors,
     rename_bound_dims,
@@ -66,6 +67,7 @@ PASSES = (
     PlanPass("split_flattened_dims", "terms", split_flattened_dims, "no product has a batch of two flattened dims"),
     PlanPass("rename_shadowed_dims", "terms", rename_shadowed_dims, "no dim is bound inside of where it is bound"),
     PlanPass("reassociate_divisors", "terms", reassociate_divisors, "no divisor adds a dim to a factor of a sum"),
+    PlanPass("multiply_out_addends", "terms", multiply_out_addends, "no factor hides products of matrices"),
     PlanPass("sums_of_one_as_axes", "terms", sums_of_one_as_axes, "no result sums products over a dim of size 1"),
     PlanPass("halve_sums", "terms", halve_sums, "no sum that lacks the rows of its products does them again"),
     PlanPass("merge_summed_dims", "terms", merge_summed_dims, "a product of matrices has one inner dim"),

@@ -79,6 +79,11 @@ class StoredPart:
         """Why it is stored, and, where that is so, that it has to be."""
         return self.why + (ALONE if self.needed else "")
 
+    def axes(self, order: Sequence[Dim]) -> tuple[Dim, ...]:
+        """The axes of a reader in their order, with a dim of `places` for the first of those axes that it counts."""
+        counted = [(dim, index.dims) for dim, index in self.places if index.dims <= {*order}]
+        return tuple(dict.fromkeys(next((dim for dim, dims in counted if d in dims), d) for d in order))
+
 
 @dataclass(frozen=True)
 class Planning:
@@ -159,7 +164,7 @@ class Planning:
         if own is None:
             return self
         place = next(n for n, found in enumerate(readings) if found)
-        planning, read = self.with_load(part.values or part.term, place, part.reason, own.order)
+        planning, read = self.with_load(part.values or part.term, place, part.reason, part.axes(own.order))
         read = substitute(read, {iota(dim): index for dim, index in part.places})
         if part.places:
             planning = replace(planning, parts=(*planning.parts, (part.term, read)))

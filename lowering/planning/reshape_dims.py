@@ -6,7 +6,7 @@ that share keys become rows of a tile.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from math import prod
@@ -15,7 +15,8 @@ from ...egraph.terms.index_simplify import floordiv, mod, simplify_index
 from ...egraph.terms.ops import const, iota
 from ...egraph.terms.term import Dim, Tensor, Term
 from ...egraph.terms.traversal import all_dims, reduces, substitute, subterms
-from ..analysis.dim_roles import loop_reductions, static_size
+from ..analysis.dim_roles import loop_reductions, product_sides, static_size
+from ..analysis.relative_index import Table
 from ..plan.records import Store
 from ..plan.thresholds import MIN_ROWS_OF_A_PRODUCT
 from .kernel_shape import kernel_shape
@@ -125,11 +126,15 @@ def merge_value_dims(planning: Planning) -> Planning:
     return replace(planning, stores=tuple(stores), references=tuple(references))
 
 
-def _as_one(pair: tuple[Dim, Dim], names: Collection[str]) -> tuple[Dim, Change]:
-    """The dim that counts the pairs of two dims, and the index along each by it."""
-    sizes = [static_size(d) for d in pair]
-    merged, size = Dim(unused_name("_".join(d.name for d in pair), names), prod(sizes)), const(sizes[1])
-    return merged, {iota(pair[0]): floordiv(iota(merged), size), iota(pair[1]): mod(iota(merged), size)}
+def _as_one(dims: Sequence[Dim], names: Collection[str]) -> tuple[Dim, Change]:
+    """The dim that counts the places of some dims, those of the last one first, and the index along each by it."""
+    merged = Dim(unused_name("_".join(d.name for d in dims), names), prod(map(static_size, dims)))
+    inside, change = static_size(merged), {}
+    for number, dim in enumerate(dims):
+        inside //= static_size(dim)
+        index = floordiv(iota(merged), const(inside))
+        change[iota(dim)] = mod(index, const(static_size(dim))) if number else index
+    return merged, change
 
 
 def _held_dims(store: Store, planning: Planning) -> set[Dim]:
@@ -157,6 +162,35 @@ def _merged(store: Store, pair: tuple[Dim, Dim], merged: Dim, change: Change) ->
     order = (*store.order[:axis], merged, *store.order[axis + 2 :])
     output = Tensor(store.output.name, store.output.dtype, (*shape[:axis], merged.size, *shape[axis + 2 :]))
     return Store(substitute(store.term, change), output, order)
+
+
+# Rows of a stored part as one
+
+
+def with_rows_as_one(part: Term, products: Iterable[Term], order: Sequence[Dim]) -> Table | None:
+    """The part by one dim instead of all that one side of its products has and the other lacks: rows of the matrices.
+
+    None if that is no more than one dim. order: the axes of who reads the part; rows are among them. Example:
+    Σ_d q[b, h, i, d] · r[i, j, d] is for each i a product of matrices with the pairs (b, h) as rows. A tile of pairs
+    reads r once, and not for each b again.
+    """
+    found = {side for r in products for side in _sides_alone(r)}
+    several = [side for side in found if len(side) > 1]
+    if len(several) != 1 or not all(d in order and isinstance(d.size, int) for d in several[0]):
+        return None
+    dims = [d for d in order if d in several[0]]
+    merged, change = _as_one(dims, {d.name for d in (*order, *all_dims(part))})
+    index = const(0)
+    for dim in dims:
+        index = index * const(static_size(dim)) + iota(dim)
+    return Table(part, simplify_index(substitute(part, change)), ((merged, simplify_index(index)),))
+
+
+def _sides_alone(r: Term) -> Iterator[frozenset[Dim]]:
+    """The dims of each side of a product that the other side lacks, without those of one place."""
+    left, right = product_sides(r)
+    for side in (left - right, right - left):
+        yield frozenset(d for d in side if d != r.attrs[1] and d.size != 1)
 
 
 def _dim_names(stores: Sequence[Store], references: Sequence[Term]) -> set[str]:

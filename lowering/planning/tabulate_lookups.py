@@ -95,9 +95,9 @@ def _is_relative_product(r: Term, loop: Dim) -> bool:
 
 
 def _is_short(sizes: Sequence[int | str | None], loop: Dim) -> bool:
-    """Whether the table takes at most half of the memory of the scores."""
+    """Whether the table takes less memory than the scores."""
     known = [n for n in sizes if isinstance(n, int)]
-    return len(known) == len(sizes) and (not isinstance(loop.size, int) or 2 * prod(known) <= loop.size)
+    return len(known) == len(sizes) and (not isinstance(loop.size, int) or prod(known) < loop.size)
 
 
 def _range(index: Term, size: int | str) -> tuple[int, int | str, Term]:

@@ -19,7 +19,8 @@ I, J = Dim("i", 40), Dim("j", 30)
 X = load(Tensor("x", "float32", (40, 30)), iota(I), iota(J))
 OUT = Tensor("out", "float32", (40,))
 ORDER = {
-    "terms": """split_flattened_dims rename_shadowed_dims reassociate_divisors sums_of_one_as_axes halve_sums
+    "terms": """split_flattened_dims rename_shadowed_dims reassociate_divisors multiply_out_addends
+        sums_of_one_as_axes halve_sums
         merge_summed_dims order_nested_sums unroll_short_sums rename_bound_dims share_softmax_scales""",
     "shape": "group_rows merge_value_dims choose_kernel_shape",
     "cuts": "store_chosen store_parts split_chosen round_stored_sums",

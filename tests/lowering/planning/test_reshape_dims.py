@@ -9,15 +9,21 @@ import torch
 
 from onepass.compiler.optimize import optimize_all
 from onepass.egraph.terms.evaluate import evaluate
-from onepass.egraph.terms.ops import iota, load, sum_over
+from onepass.egraph.terms.ops import cast, iota, load, sum_over
 from onepass.egraph.terms.term import Dim, Tensor
-from onepass.egraph.terms.traversal import reduces
+from onepass.egraph.terms.traversal import reduces, substitute, subterms
 from onepass.graph.trace import program_of
+from onepass.lowering.analysis.dim_roles import is_product
 from onepass.lowering.plan.records import Store
 from onepass.lowering.planning.kernel_cuts import scores_between_batches
-from onepass.lowering.planning.normalize_terms import MAX_UNROLLED_SIZE, with_short_sums_unrolled
+from onepass.lowering.planning.normalize_terms import (
+    MAX_UNROLLED_SIZE,
+    with_addends_multiplied_out,
+    with_short_sums_unrolled,
+)
 from onepass.lowering.planning.planner import normalised, prepared
-from onepass.lowering.planning.reshape_dims import mergeable_pair
+from onepass.lowering.planning.planning_state import StoredPart
+from onepass.lowering.planning.reshape_dims import mergeable_pair, with_rows_as_one
 from onepass.lowering.tiled.executor import tiled_results
 from onepass.lowering.triton.kernel import emit
 from onepass.lowering.triton.launch import Launcher
@@ -74,6 +80,60 @@ def test_a_sum_of_sums_is_written_out_as_one():
     apart = of("q", I, again, d, c) - of("k", J, again, d, c)
     kept = with_short_sums_unrolled(sum_over(again, sum_over(c, sum_over(d, apart * apart))))
     assert {r.attrs[1] for r in reduces(kept)} == {again}  # 24 differences are too many
+
+
+# Factors that are sums
+
+B, H, D = Dim("b", 2), Dim("h", 3), Dim("d", 4)
+
+
+def half(name, *dims):
+    return cast(load(Tensor(name, "bfloat16", tuple(d.size for d in dims)), *map(iota, dims)), "float32")
+
+
+def numbers(*loads):
+    tensors = {n.attrs[0] for x in loads for n in subterms(x) if n.op == "load"}
+    return {t.name: np.random.default_rng(0).normal(size=t.shape) for t in tensors}
+
+
+def test_addends_are_multiplied_apart_where_each_makes_a_product_of_matrices():
+    q, k, r = half("q", B, H, I, D), half("k", B, H, J, D), half("r", I, J, D)
+    for term in (sum_over(D, q * (k + r)), sum_over(D, (k - r) * q), sum_over(D, q * (k + (half("x", J, D) - r)))):
+        found = with_addends_multiplied_out(term)
+        assert len(reduces(found)) > 1 and all(map(is_product, reduces(found)))
+        np.testing.assert_allclose(evaluate(found, numbers(term)), evaluate(term, numbers(term)), rtol=1e-9)
+
+
+def test_addends_of_one_product_of_matrices_stay_together():
+    bias = half("k", B, H, J, D) + half("bias", D)
+    assert with_addends_multiplied_out(sum_over(D, half("q", B, H, I, D) * bias)) == sum_over(
+        D, half("q", B, H, I, D) * bias
+    )
+    single = sum_over(D, of("q", B, H, I, D) * (of("k", B, H, J, D) + of("r", I, J, D)))  # cancels in float32 alone
+    assert with_addends_multiplied_out(single) == single
+
+
+# Rows of a stored part as one
+
+
+def test_dims_of_one_side_become_one_dim_of_rows():
+    part = sum_over(D, of("q", B, H, I, D) * of("r", I, J, D))
+    table = with_rows_as_one(part, [part], (B, H, I))
+    ((rows, index),) = table.places
+    assert rows.size == 6 and table.values.dims == {rows, I, J}
+    again = substitute(table.values, {iota(rows): index})
+    np.testing.assert_allclose(evaluate(again, numbers(part)), evaluate(part, numbers(part)), rtol=1e-12)
+    assert StoredPart(part, "", places=table.places).axes((B, H, I)) == (rows, I)
+
+
+def test_one_dim_and_dims_of_unknown_length_stay():
+    part = sum_over(D, of("q", H, I, D) * of("r", I, J, D))
+    assert with_rows_as_one(part, [part], (H, I)) is None
+    several = Dim("n", "n")
+    part = sum_over(D, of("q", several, H, I, D) * of("r", I, J, D))
+    assert with_rows_as_one(part, [part], (several, H, I)) is None
+    part = sum_over(D, of("q", B, H, I, D) * of("r", I, J, D))
+    assert with_rows_as_one(part, [part], (H, I)) is None
 
 
 # Folds of pairs over a longer dim, place by place
