@@ -389,6 +389,15 @@ def stored_parts() -> str:
     return table(["program", *columns], lines) + "\n" + provenance(file)
 
 
+def vectors_of_pairs() -> str:
+    file = "relative_vectors_h200.csv"
+    lines = []
+    for (program,), c in cases(file, "program").items():
+        own, default, compiled = (float(c[name]["milliseconds"]) for name in ("own", "default", "torch.compile"))
+        lines.append([program, *map(figure, (own, default, compiled)), times(compiled / own)])
+    return table(["program", "own kernels", "default", "torch.compile", "its time over own"], lines) + "\n" + provenance(file)
+
+
 def models() -> str:
     file = "models_h200.csv"
     lines = []
@@ -490,7 +499,7 @@ TABLES: dict[str, Callable[[], str]] = {
     made.__name__: made
     for made in (
         *(peers, backward, flex_backward, learned, training_step, forward_mode, first_step, over_flex, beyond),
-        *(programs, one_product, products_of_bytes, paged, unlike_lengths, serving, decoding_step, stored_parts),
+        *(programs, one_product, products_of_bytes, paged, unlike_lengths, serving, decoding_step, stored_parts, vectors_of_pairs),
         *(models, cpu),
     )
 }

@@ -19,14 +19,22 @@ TOKENS, KEYS, WIDTH, PAGE, ROWS = 200, 256, 16, 16, 128
 SMALL = HopperConfig(consumers=2, loop_tile=64)
 
 
-def packed(q, kc, vc, table, lengths, starts):
+def attended(q, kc, vc, table, lengths, starts, window):
     """Sequence b has the tokens from starts[b] to starts[b + 1]; the last of them stands at its last key."""
     k, v = (c[table].flatten(1, 2).transpose(1, 2) for c in (kc, vc))
     i, own = torch.arange(ROWS), starts[1:] - starts[:-1]
     rows = q[(starts[:-1, None] + i).clamp(max=q.shape[0] - 1)].transpose(1, 2)
     age = ((lengths - own)[:, None] + i)[:, :, None] - torch.arange(k.shape[2])
-    kept = (age >= 0) & (i < own[:, None])[:, :, None]
+    kept = (age >= 0) & (age < window) & (i < own[:, None])[:, :, None]
     return (rows @ k.mT / 4).masked_fill(~kept[:, None], -torch.inf).softmax(-1).nan_to_num(0) @ v
+
+
+def packed(q, kc, vc, table, lengths, starts):
+    return attended(q, kc, vc, table, lengths, starts, KEYS)
+
+
+def windowed(q, kc, vc, table, lengths, starts):
+    return attended(q, kc, vc, table, lengths, starts, 30)
 
 
 def flipped(q, k, v):
@@ -39,13 +47,15 @@ def by_index(q, k, v, index):
     return (q[:, :, index] @ k.mT / 4).softmax(-1) @ v
 
 
-def batch(width=WIDTH):
+def batch(width=WIDTH, first=(0, 0)):
+    """first: entries of the table before these are no pages, since no window reaches them."""
     torch.manual_seed(0)
     q = torch.randn(TOKENS, 2, width).bfloat16()
     kc, vc = torch.randn(2, 12, PAGE, 2, width).bfloat16()
     table = torch.randint(-12, 12, (2, KEYS // PAGE))
     lengths, starts = torch.tensor([131, 256]), torch.tensor([0, 70, TOKENS - 10])
-    table[torch.arange(KEYS // PAGE) * PAGE >= lengths[:, None]] = 2**40
+    number = torch.arange(KEYS // PAGE)
+    table[(number * PAGE >= lengths[:, None]) | (number < torch.tensor(first)[:, None])] = 2**40
     return [q, kc, vc, table, lengths, starts]
 
 
@@ -67,6 +77,12 @@ def test_packed_queries_are_read_by_pointers(config, width, monkeypatch):
     text = found.calls[0].text
     assert "q_map" not in text and "fence_async_shared()" in text and text.count("copy_in(kc_map") >= 4
     assert differences(found) == []
+
+
+@pytest.mark.parametrize("config", [SMALL, HopperConfig(consumers=1, loop_tile=64, stages=3)])
+def test_pages_that_no_window_reaches(config, monkeypatch):
+    """The first query of sequence 0 stands at key 61 and sees the keys from 32 on; that of sequence 1 stands at 136."""
+    assert differences(checked(windowed, batch(first=(2, 6)), monkeypatch, config)) == []
 
 
 @pytest.mark.parametrize("function", [flipped, by_index])
