@@ -395,7 +395,8 @@ def vectors_of_pairs() -> str:
     for (program,), c in cases(file, "program").items():
         own, default, compiled = (float(c[name]["milliseconds"]) for name in ("own", "default", "torch.compile"))
         lines.append([program, *map(figure, (own, default, compiled)), times(compiled / own)])
-    return table(["program", "own kernels", "default", "torch.compile", "its time over own"], lines) + "\n" + provenance(file)
+    head = ["program", "own kernels", "default", "torch.compile", "its time over own"]
+    return table(head, lines) + "\n" + provenance(file)
 
 
 def models() -> str:
@@ -499,8 +500,8 @@ TABLES: dict[str, Callable[[], str]] = {
     made.__name__: made
     for made in (
         *(peers, backward, flex_backward, learned, training_step, forward_mode, first_step, over_flex, beyond),
-        *(programs, one_product, products_of_bytes, paged, unlike_lengths, serving, decoding_step, stored_parts, vectors_of_pairs),
-        *(models, cpu),
+        *(programs, one_product, products_of_bytes, paged, unlike_lengths, serving, decoding_step, stored_parts),
+        *(vectors_of_pairs, models, cpu),
     )
 }
 
