@@ -296,10 +296,15 @@ def _divided(term: Term, apart: set[Term], beside: set[Term]) -> list[Term]:
 
 
 def _with_rows_as_one(part: Term, products: Iterable[Term], order: Sequence[Dim]) -> StoredPart:
+    """The part with one dim of rows. Its last axis is one that tiles have: products repeat over the dims of a batch, for
+    which the kernel has a program each, and a program that writes every n-th element writes to as many places.
+    """
+    products = list(products)
     table = with_rows_as_one(part, products, order)
-    if table is None:
-        return StoredPart(part, BETWEEN_BATCHES)
-    return StoredPart(part, BETWEEN_BATCHES, values=table.values, places=table.places)
+    axes = StoredPart(part, BETWEEN_BATCHES).axes(order)
+    tiled = [d for d in axes if all(d not in batch_of(r) for r in products)]
+    made = StoredPart(part, BETWEEN_BATCHES, last=tiled[-1] if tiled else None)
+    return made if table is None else replace(made, values=table.values, places=table.places)
 
 
 def _product_by_row_or_column(scores: Term, tile: set[Dim | None]) -> Term | None:

@@ -64,7 +64,7 @@ class StoredPart:
     why: completes the sentence "it is stored between kernels: it ...". needed: no kernel can compute it with the rest;
     others save time. shared: every store reads it; else the focused one only, as loops of others may compute it beside
     their own. values, places: of a table, what is stored, and for each dim that only the values have, the index at
-    which the term is read.
+    which the term is read. last: the axis whose elements are neighbours in memory, where it is not the reader's last.
     """
 
     term: Term
@@ -73,6 +73,7 @@ class StoredPart:
     shared: bool = True
     values: Term | None = None
     places: tuple[tuple[Dim, Term], ...] = ()
+    last: Dim | None = None
 
     @property
     def reason(self) -> str:
@@ -80,9 +81,13 @@ class StoredPart:
         return self.why + (ALONE if self.needed else "")
 
     def axes(self, order: Sequence[Dim]) -> tuple[Dim, ...]:
-        """The axes of a reader in their order, with a dim of `places` for the first of those axes that it counts."""
+        """The axes of what is stored: a reader's in their order, with a dim of `places` for the first of those that it
+        counts, then the others, and `last`."""
+        dims = (self.values or self.term).dims
         counted = [(dim, index.dims) for dim, index in self.places if index.dims <= {*order}]
-        return tuple(dict.fromkeys(next((dim for dim, dims in counted if d in dims), d) for d in order))
+        own = dict.fromkeys(next((dim for dim, among in counted if d in among), d) for d in order)
+        every = (*(d for d in own if d in dims), *sorted(dims - {*own}))
+        return tuple(sorted(every, key=lambda d: d == self.last))
 
 
 @dataclass(frozen=True)
