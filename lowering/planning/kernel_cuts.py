@@ -296,8 +296,8 @@ def _divided(term: Term, apart: set[Term], beside: set[Term]) -> list[Term]:
 
 
 def _with_rows_as_one(part: Term, products: Iterable[Term], order: Sequence[Dim]) -> StoredPart:
-    """The part with one dim of rows. Its last axis is one that tiles have: products repeat over the dims of a batch, for
-    which the kernel has a program each, and a program that writes every n-th element writes to as many places.
+    """The part with one dim of rows. Its last axis is one that tiles have: products repeat over the dims of a batch, so
+    that the kernel has a program for each, and programs that write every n-th element are slow.
     """
     products = list(products)
     table = with_rows_as_one(part, products, order)
