@@ -253,7 +253,11 @@ def _objections_to_pages(binding: Binding) -> Iterator[str]:
         yield "a list of tiles names some that no element keeps, whose pages may be anything"
     if loop.guard is not None and not loop.limits_only:
         yield "its guard may keep no element of a tile, whose page may be anything then"
-    rows = binding.kernel.rows
+    yield from _ranges_apart(loop, binding.kernel.rows)
+
+
+def _ranges_apart(loop: Loop, rows: Dim) -> Iterator[str]:
+    """Reasons why the ranges of a tile's rows may leave out a page between the first and the last one."""
     moving = [n for limit in loop.limits for n in subterms(limit.bound) if rows in n.dims]
     if any(n.op in ("mul", "floordiv", "mod") for n in moving):
         yield "ranges of neighbouring rows may lie apart, and a page between them may be anything"

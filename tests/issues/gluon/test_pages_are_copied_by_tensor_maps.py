@@ -79,6 +79,13 @@ def test_what_stands_behind_a_length_is_no_page(page, tile, lengths, fill, monke
     assert differences(checked(windowed, given(page, lengths, fill), monkeypatch, config)) == []
 
 
+@pytest.mark.parametrize("page, tile", [(64, 64), (16, 128)])
+def test_rows_that_keep_nothing_read_no_page(page, tile, monkeypatch):
+    """A limit on rows and one on keys: their product was taken as what each allows at its own row."""
+    inputs = given(page, (50, 100))
+    assert differences(checked(before_a_length, inputs, monkeypatch, replace(SMALL, loop_tile=tile))) == []
+
+
 def test_a_page_that_no_power_of_two_divides(monkeypatch):
     """A tile of 64 columns is four copies of 16, and the last tile reaches beyond the keys."""
     found = checked(paged, given(48, (240, 131)), monkeypatch)
@@ -108,6 +115,22 @@ def striped(q, kc, vc, table, lengths):
     return (q @ k.mT / 4).masked_fill(~keep, -torch.inf).softmax(-1) @ v
 
 
+def both_ways(q, kc, vc, table, lengths):
+    """Of 100 rows the first and the last ones keep few keys."""
+    k, v = (c[table].flatten(1, 2).transpose(1, 2) for c in (kc, vc))
+    i, j = torch.arange(q.shape[2])[:, None], torch.arange(k.shape[2])
+    keep = (j < lengths[:, None, None, None]) & (j <= i) & (j < 90 - i)
+    return (q @ k.mT / 4).masked_fill(~keep, -torch.inf).softmax(-1).nan_to_num(0) @ v
+
+
+def before_a_length(q, kc, vc, table, lengths):
+    """The first query stands at key 20, and only so many queries count that the last one stands at the last key."""
+    k, v = (c[table].flatten(1, 2).transpose(1, 2) for c in (kc, vc))
+    i, j = torch.arange(q.shape[2])[:, None], torch.arange(k.shape[2])
+    keep = (j <= i + 20) & (i < lengths[:, None, None, None] - 20)
+    return (q @ k.mT / 4).masked_fill(~keep, -torch.inf).softmax(-1).nan_to_num(0) @ v
+
+
 def apart(q, kc, vc, table, lengths):
     """Row i keeps 20 keys from 70 · i on: no row keeps those between."""
     k, v = (c[table].flatten(1, 2).transpose(1, 2) for c in (kc, vc))
@@ -122,6 +145,7 @@ def apart(q, kc, vc, table, lengths):
         (apart, 64, "ranges of neighbouring rows may lie apart"),
         (paged, 8, "16 columns, the fewest that are copied at once, are not in one page of 8"),
         (with_a_mask_of_its_own, 64, "a list of tiles names some that no element keeps"),
+        (both_ways, 64, "one limit rises with the rows and another one falls"),
         (striped, 64, "its guard may keep no element"),
     ],
 )
