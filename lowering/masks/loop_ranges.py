@@ -199,7 +199,7 @@ def end_of_rows(limit: Limit, rows: Dim, loop: Dim) -> Term | None:
     Example: where(i + 1 ≤ own[b], 4096, 0) of rows i keeps keys of the rows before own[b].
     """
     bound = without_clamps(limit.bound, loop)
-    if bound.op != "where" or bound.args[2] is not const(0) or rows in bound.args[1].dims:
+    if bound.op != "where" or bound.args[2] is not const(0) or rows not in bound.args[0].dims - bound.args[1].dims:
         return None
     found = as_limit(bound.args[0], rows, None, ())
     return found[1].bound if found is not None and found[0] == "upper" and found[2] else None

@@ -115,14 +115,6 @@ def striped(q, kc, vc, table, lengths):
     return (q @ k.mT / 4).masked_fill(~keep, -torch.inf).softmax(-1) @ v
 
 
-def both_ways(q, kc, vc, table, lengths):
-    """Of 100 rows the first and the last ones keep few keys."""
-    k, v = (c[table].flatten(1, 2).transpose(1, 2) for c in (kc, vc))
-    i, j = torch.arange(q.shape[2])[:, None], torch.arange(k.shape[2])
-    keep = (j < lengths[:, None, None, None]) & (j <= i) & (j < 90 - i)
-    return (q @ k.mT / 4).masked_fill(~keep, -torch.inf).softmax(-1).nan_to_num(0) @ v
-
-
 def before_a_length(q, kc, vc, table, lengths):
     """The first query stands at key 20, and only so many queries count that the last one stands at the last key."""
     k, v = (c[table].flatten(1, 2).transpose(1, 2) for c in (kc, vc))
@@ -145,7 +137,6 @@ def apart(q, kc, vc, table, lengths):
         (apart, 64, "ranges of neighbouring rows may lie apart"),
         (paged, 8, "16 columns, the fewest that are copied at once, are not in one page of 8"),
         (with_a_mask_of_its_own, 64, "a list of tiles names some that no element keeps"),
-        (both_ways, 64, "one limit rises with the rows and another one falls"),
         (striped, 64, "its guard may keep no element"),
     ],
 )

@@ -6,6 +6,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from onepass.egraph.terms.affine import compare
 from onepass.egraph.terms.evaluate import evaluate
 from onepass.egraph.terms.ops import (
     const,
@@ -22,8 +23,9 @@ from onepass.egraph.terms.ops import (
 )
 from onepass.egraph.terms.term import Dim, Tensor
 from onepass.egraph.terms.traversal import subterms
-from onepass.lowering.masks.loop_ranges import ends, ranges, tile_classes, tile_range
+from onepass.lowering.masks.loop_ranges import end_of_rows, ends, ranges, tile_classes, tile_range
 from onepass.lowering.plan.kernel_config import TritonConfig
+from onepass.lowering.plan.records import Limit
 from onepass.lowering.planning.planner import build_plan
 from onepass.lowering.tiled import executor
 from onepass.lowering.triton.launch import run_triton
@@ -133,3 +135,23 @@ def test_the_kernel_adds_what_is_kept_once(drawn):
 def test_kernels_of_masks_in_use(name):
     plan, inputs, expected = sums(I, J, Dim("g", 3), MASKS[name][0])
     assert torch.equal(run_triton(plan, inputs, config=TritonConfig(32, 16, 4, 1)).cpu(), expected)
+
+
+@pytest.mark.parametrize(
+    "condition, end",
+    [
+        (compare("lt", ROW, const(7)), const(7)),
+        (compare("le", ROW + const(3), const(7)), const(5)),
+        (compare("lt", ROW, load(Tensor("own", "int64", (4,)), const(1))), None),
+        (compare("le", const(7), ROW), ()),
+        (compare("lt", COLUMN, const(7)), ()),
+    ],
+)
+def test_the_row_where_a_condition_on_rows_ends(condition, end):
+    """() for none; None for one that data says."""
+    found = end_of_rows(Limit(where(condition, const(J.size), const(0)), False), I, J)
+    assert found is None if end == () else found is end if end else "own" in str(found)
+
+
+def test_a_limit_on_keys_is_no_condition_on_rows():
+    assert end_of_rows(Limit(ROW + const(3), True), I, J) is None
