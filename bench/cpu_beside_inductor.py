@@ -2,8 +2,8 @@
 
 `python bench/cpu_beside_inductor.py --out results.csv [--only softcap] [--lengths 512] [--dtypes bfloat16]`. Each case
 runs in a process of its own. A contestant is warm when it has run six times: onepass may compile a graph once more.
-Milliseconds are medians of rounds in turns; a ratio below 1 is a case that onepass makes slower. One thread, batch 1,
-4 heads of 64, an empty disk cache.
+Milliseconds are medians of rounds in turns; a ratio below 1 is a case that onepass makes slower. Batch 1, 4 heads of
+64, an empty disk cache. With one thread, times are the processor's: other work on the machine does not count.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -28,14 +30,14 @@ from onepass.bench.flex_variants import variants
 from onepass.bench.problems import BenchProblem, Shape, problem
 from onepass.bench.results import write_rows
 from onepass.bench.scales import SCALES
-from onepass.bench.timing import ContestantResult, in_turns, quiet, said
+from onepass.bench.timing import quiet, said
 
 BATCH, HEADS, WIDTH = 1, 4, 64
 WARM, ROUNDS = 6, 7
-FIELDS = ("variant", "length", "dtype", "step", "ms", "torch_compile_ms", "ratio", "ran", "machine", "versions")
-SHOWN = FIELDS[:-2]
+SHOWN = ("variant", "length", "dtype", "threads", "step", "ms", "torch_compile_ms", "ratio", "ran")
+FIELDS = (*SHOWN, "machine", "versions")
 CONTESTANTS = {"onepass": "onepass", "torch.compile": "inductor"}
-Case = tuple[str, int, str, str]  # variant, length, dtype, "call" or "training"
+Case = tuple[str, int, str, int, str]  # variant, length, dtype, threads, "call" or "training"
 
 
 def step(function: Callable, given: BenchProblem, training: bool) -> Callable[[], object]:
@@ -49,15 +51,14 @@ def step(function: Callable, given: BenchProblem, training: bool) -> Callable[[]
 
 def measured(case: Case) -> dict[str, object]:
     """The row of a case; what fails has the reason under "ran"."""
-    name, length, dtype, which = case
-    torch.set_num_threads(1)
+    name, length, dtype, threads, which = case
+    torch.set_num_threads(threads)
     torch.manual_seed(0)
     variant = variants(SCALES["cpu"])[name]
     shape = Shape(BATCH, HEADS, length, WIDTH, min(variant.group, HEADS))
     made = problem(variant, shape, "cpu", getattr(torch, dtype))
-    row: dict[str, object] = {"variant": name, "length": length, "dtype": dtype, "step": which}
-    machine = f"{platform.processor() or platform.machine()}, one thread"
-    row |= {"machine": machine, "versions": f"torch {torch.__version__}"}
+    row: dict[str, object] = {"variant": name, "length": length, "dtype": dtype, "threads": threads, "step": which}
+    row |= {"machine": platform.processor() or platform.machine(), "versions": f"torch {torch.__version__}"}
     calls = {}
     for contestant, backend in CONTESTANTS.items():
         torch._dynamo.reset()
@@ -71,9 +72,19 @@ def measured(case: Case) -> dict[str, object]:
         calls[contestant] = call
         if contestant == "onepass":
             row["ran"] = who_ran(which)
-    times = in_turns(calls, ROUNDS, dict.fromkeys(calls, ContestantResult()))
+    times = in_turns(calls, time.process_time if threads == 1 else time.perf_counter)
     mine, other = (statistics.median(times[contestant]) for contestant in CONTESTANTS)
     return row | {"ms": mine, "torch_compile_ms": other, "ratio": other / mine}
+
+
+def in_turns(calls: Mapping[str, Callable], clock: Callable[[], float]) -> dict[str, list[float]]:
+    """Milliseconds of each contestant, round by round."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for name in [*calls] * ROUNDS:
+        start = clock()
+        calls[name]()
+        times[name].append(1e3 * (clock() - start))
+    return times
 
 
 def who_ran(which: str) -> str:
@@ -106,13 +117,14 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[*variants(SCALES["cpu"])], help="these variants")
     parser.add_argument("--lengths", nargs="*", type=int, default=[512, 2048])
     parser.add_argument("--dtypes", nargs="*", default=["float32"])
+    parser.add_argument("--threads", nargs="*", type=int, default=[1])
     parser.add_argument("--steps", nargs="*", default=["call", "training"], choices=["call", "training"])
     parser.add_argument("--case", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.case:
         print(json.dumps(measured(tuple(json.loads(asked.case)))))
         return
-    cases = [(n, s, d, w) for d in asked.dtypes for s in asked.lengths for n in asked.only for w in asked.steps]
+    cases = [*product(asked.only, asked.lengths, asked.dtypes, asked.threads, asked.steps)]
     rows = []
     print(*SHOWN, sep="  ")
     for row in rows_of(cases):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,7 @@ from .schedule.choose_config import emulating
 from .schedule.kernel_time import executor_of
 from .schedule.schedule_store import ScheduleStore
 from .schedule.setting_values import config_of
+from .tiled.compiled_tiles import CompiledTiles
 from .tiled.executor import tiled_results
 from .tiled.tile_ops import OutOfTime
 from .triton.kernel import emit
@@ -148,6 +149,52 @@ class TiledExecutor(PlanExecutor):
         except OutOfTime:
             return False
         return True
+
+
+class CompiledTilesExecutor(TiledExecutor):
+    """Tile by tile, and what happens in a tile is compiled by Inductor, for a CPU. The first run compiles.
+
+    Two kernels of a plan that compute the same tiles run as one. Raises NotPlannable where no tile can be compiled.
+    rounds: products of bfloat16 numbers are rounded to that type; only for a CPU that multiplies such numbers faster.
+    """
+
+    name = "tiles compiled by Inductor"
+
+    def __init__(self, rounds: bool = False):
+        self.rounds = rounds
+        self.name += ", with products of bfloat16" if rounds else ""
+
+    def prepare(
+        self,
+        plan: Plan,
+        tensors: Inputs,
+        sizes: Sizes,
+        strides: Strides | None = None,
+        store: ScheduleStore | None = None,
+        deterministic: bool = False,
+    ) -> PreparedPlan:
+        if plan.piece or not any(kernel.loops for kernel in plan.kernels):
+            raise NotPlannable("it has no tiles that are worth a compilation")
+        if self.rounds and (any(kernel.exact for kernel in plan.kernels) or not torch.cpu._is_avx512_bf16_supported()):
+            raise NotPlannable("none of its products may be rounded, or this CPU gains nothing by that")
+        names, tiles, joined = tuple(tensors), CompiledTiles(self.rounds), _joined(plan)
+
+        def run(given: Tensors) -> list[torch.Tensor]:
+            results = tiled_results(joined, dict(zip(names, given)), sizes, compiled=tiles)
+            tiles.close()
+            return list(results)
+
+        return PreparedPlan(run, self.name)
+
+
+@lru_cache(maxsize=256)
+def _joined(plan: Plan) -> Plan:
+    """The plan with two kernels as one where that can be. On a CPU no factor is rounded, so none must stay exact."""
+    from .joined.join import join
+
+    free = replace(plan, kernels=tuple(replace(kernel, exact=frozenset()) for kernel in plan.kernels))
+    found = join(free)
+    return free if found is None else found.plan
 
 
 class TritonExecutor(PlanExecutor):
@@ -368,6 +415,7 @@ def _of_bytes(kernel: Kernel, found: Binding) -> str:
 
 
 TILED, TRITON, GLUON = TiledExecutor(), TritonExecutor(), GluonExecutor()
+COMPILED_TILES, ROUNDING_TILES = CompiledTilesExecutor(), CompiledTilesExecutor(rounds=True)
 EXECUTORS: dict[str, PlanExecutor] = {executor.name: executor for executor in (TILED, TRITON, GLUON)}
 KERNELS = (GLUON.name, TRITON.name)  # executors of kernels, in the order in which they are tried
 

@@ -10,7 +10,7 @@ from math import inf
 import torch
 
 from ...egraph.terms.ops import MONOIDS
-from ...egraph.terms.term import PAIR, Term
+from ...egraph.terms.term import PAIR, Dim, Term
 from ..analysis.product_terms import Summand
 from ..plan.records import Accumulator
 from .tile_ops import HALVES, JOINS, Frame, contract, contract_present, fold, full, skew
@@ -30,6 +30,36 @@ class AccumulatorState:
         self.totals: list[torch.Tensor | None] = [None] * len(summands)
         self.dropped = gauge is not None or any(s.across for s in summands)
         self.kind = record.reductions[0].dtype.removeprefix(PAIR)
+
+    def blank(self) -> AccumulatorState:
+        """A state of the same kind, with nothing in it."""
+        return AccumulatorState(self.record, self.gauge, self.summands, (self.rows, self.dim), self.exact, self.below)
+
+    @property
+    def parts(self) -> list[torch.Tensor | None]:
+        """The scale and the totals."""
+        return [self.scale, *self.totals]
+
+    @parts.setter
+    def parts(self, parts: list[torch.Tensor | None]) -> None:
+        self.scale, *self.totals = parts
+
+    def stored(self, kept: list[tuple[torch.Size, torch.dtype] | None], frame: Frame) -> list[torch.Tensor]:
+        """The parts in contiguous tensors of these shapes and dtypes; what is absent so far is made.
+
+        kept: None for a part that is never there.
+        """
+        nothing = 0.0 if self.gauge is not None else _absent(self.record.monoid, self.dtype(frame))
+        for n, (part, kind) in enumerate(zip(self.parts, kept, strict=True)):
+            if kind is None or (part is not None and part.shape == kind[0] and part.is_contiguous()):
+                continue
+            made = torch.full(kind[0], nothing if n else -inf, dtype=kind[1], device=frame.device)
+            made = made if part is None else made.copy_(part)
+            if n:
+                self.totals[n - 1] = made
+            else:
+                self.scale = made
+        return [part for part, kind in zip(self.parts, kept, strict=True) if part is not None and kind is not None]
 
     def dtype(self, frame: Frame) -> torch.dtype:
         return frame.real if self.kind == "float" else getattr(torch, self.kind)
@@ -132,7 +162,29 @@ def filled(value: torch.Tensor, drops: torch.Tensor, absent: float, mine: bool) 
         absent = _absent("max" if absent == -inf else "min", value.dtype) if absent in (inf, -inf) else int(absent)
     if mine and torch.broadcast_shapes(value.shape, drops.shape) == value.shape:
         return value.masked_fill_(drops, absent)
-    return torch.where(drops, torch.tensor(absent, dtype=value.dtype, device=value.device), value)
+    return torch.where(drops, torch.full((), absent, dtype=value.dtype, device=value.device), value)
+
+
+def sum_over_rows(
+    sides: Summand, rows: Dim, values: dict[Term, torch.Tensor], drops: torch.Tensor | None, frame: Frame
+) -> torch.Tensor:
+    """The sum over a tile's rows of what the guard keeps. drops: where it is false; there, 0 times infinity is NaN."""
+    value = values[sides.left]
+    value = value if drops is None else filled(value, drops, 0.0, mine=False)
+    if sides.right is None:
+        return fold("sum", value, rows, frame)
+    return contract(value, values[sides.right], rows, frame)
+
+
+def finite_sum_over_rows(
+    sides: Summand, rows: Dim, values: dict[Term, torch.Tensor], drops: torch.Tensor | None, frame: Frame
+) -> torch.Tensor:
+    """As `sum_over_rows`, and what is dropped changes nothing, whatever it holds."""
+    found = sum_over_rows(sides, rows, values, drops, frame)
+    if drops is None or sides.right is None or bool(torch.isfinite(found.sum())):
+        return found
+    value = filled(values[sides.left], drops, 0.0, mine=False)
+    return contract_present(value, drops, values[sides.right], rows, frame)
 
 
 def scaled_sum(total: torch.Tensor, keep: torch.Tensor, new: torch.Tensor) -> torch.Tensor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product as points
 from math import inf, prod
@@ -23,9 +23,10 @@ from ..masks.loop_ranges import ends, tile_classes, tile_range
 from ..plan.queries import diagonal
 from ..plan.records import VARIES_BY_DISTANCE, Accumulator, Kernel, Limit, Loop, NotPlannable, Plan, Store
 from ..plan.thresholds import HIDDEN_SCORE
-from .accumulators import AccumulatorState, filled
-from .tile_ops import Frame, along_diagonals, contract, contract_present, differences, fold, full
-from .tile_program import TileBlock, over_differences, scale_early
+from .accumulators import AccumulatorState, finite_sum_over_rows
+from .compiled_tiles import MAX_ELEMENTS, CompiledTiles, TileBody
+from .tile_ops import Frame, along_diagonals, differences, full
+from .tile_program import TileBlock, as_stored, over_differences, scale_early
 
 MAX_ELEMENTS_ON_A_CPU = (
     1 << 20
@@ -45,7 +46,11 @@ def run_tiled(plan: Plan, tensors: Mapping[str, torch.Tensor], sizes: Mapping[st
 
 
 def tiled_results(
-    plan: Plan, tensors: Mapping[str, torch.Tensor], sizes: Mapping[str, int] | None = None, until: float = inf
+    plan: Plan,
+    tensors: Mapping[str, torch.Tensor],
+    sizes: Mapping[str, int] | None = None,
+    until: float = inf,
+    compiled: CompiledTiles | None = None,
 ) -> tuple[torch.Tensor, ...]:
     """The plan's outputs. `sizes` gives symbolic sizes; those that are a tensor's axis are read off it.
 
@@ -56,7 +61,7 @@ def tiled_results(
     _check(plan, values, known)
     with torch.no_grad():
         for kernel in plan.kernels:
-            values.update(_run_kernel(kernel, values, known, plan.piece, until))
+            values.update(_run_kernel(kernel, values, known, plan.piece, until, compiled))
     return tuple(values[output.name].view([resolve(n, known) for n in output.shape]) for output in plan.outputs)
 
 
@@ -95,7 +100,8 @@ class LoopProgram:
         early = scale_early((*bodies, *written), finished.__contains__, loop.dim)
         self.written = [early[store.term] for store in self.stores]
         guarded = frozenset() if loop.guard is None else loop.guard.dims
-        self.added = [summand(early[store.term], rows, "sum", None, guarded) for store in self.adding]
+        found = (summand(early[store.term], rows, "sum", None, guarded) for store in self.adding)
+        self.added = [_with_stored_side(sides) for sides in found]
         self.gauges = [None if a.gauge is None else early[a.gauge] for a in loop.accumulators]
         pairs = zip(loop.accumulators, self.gauges, strict=True)
         self.summands = [self._summands(accumulator, gauge, early) for accumulator, gauge in pairs]
@@ -109,7 +115,8 @@ class LoopProgram:
         dim, guard, weight = self.loop.dim, self.loop.guard, None if gauge is None else gauge.dims
         guarded = frozenset() if guard is None else guard.dims
         values = (early[value] for value in accumulator.values)
-        return [summand(value, dim, accumulator.monoid, weight, guarded, self.rows) for value in values]
+        found = (summand(value, dim, accumulator.monoid, weight, guarded, self.rows) for value in values)
+        return [_with_stored_side(sides) for sides in found]
 
     def _roots(self) -> list[Term]:
         """What a tile computes, once for each use."""
@@ -126,6 +133,7 @@ class LoopProgram:
         moving, given = {self.loop.dim, *self.across}, finished.__contains__
         outside = lambda term: term in finished or not term.dims & moving
         self.each = TileBlock(uses, outside, self.pair)
+        self.body = TileBody(self.each, outside, (self.written, self.added), self.rows)
         self.owned = frozenset(term for term in self.each.owned if uses[term] == 1)
         self.keeps = TileBlock([] if self.loop.guard is None else [self.loop.guard], outside)
         self.before = TileBlock([*self.each.inputs, *self.keeps.inputs], given)
@@ -189,6 +197,8 @@ class LoopProgram:
             drops = None if tile.full or self.loop.guard is None else self._drops(outer, frame, hidden)
             if drops is _NOTHING_KEPT:
                 continue
+            if self._by_compiled(outer, drops, frame, outputs, states):
+                continue
             frame.drops = drops
             values = self.each.run(outer, frame)
             frame.drops = None
@@ -197,23 +207,40 @@ class LoopProgram:
             for state in states:
                 state.add(values, drops, self.owned, frame)
 
+    def _by_compiled(
+        self,
+        outer: dict,
+        drops: torch.Tensor | None,
+        frame: Frame,
+        outputs: dict | None,
+        states: list[AccumulatorState],
+    ) -> bool:
+        """Whether the tile was added, and stored, by a compiled function."""
+        if frame.compiled is None or any(state.exact for state in states):
+            return False
+        made = frame.compiled.add(self.body, outer, drops, states, frame)
+        if made is None:
+            return False
+        if outputs is None:
+            return True
+        stored, added = made[: len(self.stores)], made[len(self.stores) :]
+        for store, value in zip(self.stores, stored, strict=True):
+            _write(store, value, frame, outputs)
+        for store, value, sides in zip(self.adding, added, self.added, strict=True):
+            if drops is not None and not torch.isfinite(value.sum()):
+                frame.drops = drops
+                values = self.each.run(outer, frame)
+                frame.drops = None
+                value = finite_sum_over_rows(sides, self.rows, values, drops, frame)
+            _write(store, value, frame, outputs)
+        return True
+
     def _write(self, values: dict, drops: torch.Tensor | None, frame: Frame, outputs: dict) -> None:
         """Writes what the loop's stores have of the tile."""
         for store, term in zip(self.stores, self.written, strict=True):
             _write(store, values[term], frame, outputs)
         for store, sides in zip(self.adding, self.added, strict=True):
-            _write(store, self._sum_over_rows(sides, values, drops, frame), frame, outputs)
-
-    def _sum_over_rows(self, sides: Summand, values: dict, drops: torch.Tensor | None, frame: Frame) -> torch.Tensor:
-        """The sum over the tile's rows of what the guard keeps."""
-        value = values[sides.left]
-        value = value if drops is None else filled(value, drops, 0.0, mine=False)
-        if sides.right is None:
-            return fold("sum", value, self.rows, frame)
-        found = contract(value, values[sides.right], self.rows, frame)
-        if drops is None or bool(torch.isfinite(found.sum())):
-            return found
-        return contract_present(value, drops, values[sides.right], self.rows, frame)
+            _write(store, finite_sum_over_rows(sides, self.rows, values, drops, frame), frame, outputs)
 
     def _set_ranges(self, frame: Frame, tile: LoopTile) -> None:
         """The frame covers the tile, along the loop and along differences between rows and columns."""
@@ -231,9 +258,10 @@ class LoopProgram:
         keeps = self.keeps.run(outer, frame)[self.loop.guard]
         frame.drops = None
         if frame.device.type == "cpu":
-            if not hidden and not keeps.any():
+            least, most = keeps.view(torch.uint8).aminmax()  # a tenth of the time of any() and all()
+            if not hidden and not most:
                 return _NOTHING_KEPT
-            if keeps.all():
+            if least:
                 return None
         return ~keeps
 
@@ -251,6 +279,11 @@ class LoopProgram:
             frame.ranges[self.rows] = (row, row + 1)
         bound = self.bounds.run(outer, frame)[limit.bound]
         return int(bound.min()), int(bound.max())
+
+
+def _with_stored_side(sides: Summand) -> Summand:
+    """The sides of a product with the right one as memory has it."""
+    return sides if sides.right is None else replace(sides, right=as_stored(sides.right))
 
 
 def _bodies(a: Accumulator) -> list[Term]:
@@ -311,6 +344,20 @@ def tile_lengths(program: KernelProgram, length: Mapping[Dim, int], budget: int,
     return tile
 
 
+def _chosen_tile(program: KernelProgram, length: Mapping[Dim, int], frame: Frame, piece: int) -> dict[Dim, int]:
+    """The length of a tile along each dim. Compiled tiles fit a core's own cache, and are alike."""
+    if frame.compiled is None:
+        budget = MAX_ELEMENTS_ON_A_CPU if frame.device.type == "cpu" else MAX_ELEMENTS_ON_OTHER_DEVICES
+        return tile_lengths(program, length, budget, piece)
+    tile = tile_lengths(program, length, MAX_ELEMENTS * torch.get_num_threads())
+    return tile | {d: alike(length[d], tile[d]) for d in _streamed(program.kernel)}
+
+
+def alike(length: int, tile: int) -> int:
+    """The length of as many tiles, of which only the last may be shorter, by as little as possible."""
+    return -(-length // -(-length // tile)) if length else tile
+
+
 def _first_tile(kernel: Kernel, length: Mapping[Dim, int]) -> dict[Dim, int]:
     """The tile to begin with: the whole grid, some rows and columns, one part of a loop."""
     most = dict.fromkeys((loop.dim for loop in kernel.loops), FIRST_TILE_COLUMNS) | dict.fromkeys(
@@ -356,6 +403,7 @@ def _run_kernel(
     sizes: Mapping[str, int],
     piece: int = 0,
     until: float = inf,
+    compiled: CompiledTiles | None = None,
 ) -> dict:
     """The kernel's outputs by name. piece: as Plan has it. until: as in `tiled_results`."""
     program = _program(kernel)
@@ -368,8 +416,9 @@ def _run_kernel(
     apart = frozenset(program.axes[d] for d in (*kernel.grid, *kernel.tiled, *kernel.around, *_loop_dims(kernel)))
     frame = Frame(program.axes, tensors, sizes, device, invariant=bool(piece), apart=apart, until=until)
     length = {d: resolve(d.size, sizes) for d in program.axes}
-    budget = MAX_ELEMENTS_ON_A_CPU if device.type == "cpu" else MAX_ELEMENTS_ON_OTHER_DEVICES
-    tile = tile_lengths(program, length, budget, piece)
+    if compiled is not None and not piece:
+        frame.compiled, frame.rounds = compiled, compiled.rounds
+    tile = _chosen_tile(program, length, frame, piece)
     moving = {*kernel.around, *_loop_dims(kernel)}
     frame.ranges.update({d: (0, length[d]) for d in program.axes if d not in moving})
     tiled = [*kernel.grid, *kernel.columns, *_rows(kernel)]

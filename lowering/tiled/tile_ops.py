@@ -41,6 +41,9 @@ class Frame:
     invariant: an element's bits depend on no other row. apart: axes along which elements belong to different rows or
     keys. until: the time, as time.perf_counter() has it, at which no further tile begins. drops: those of the tile's
     elements that a guard drops, of which data may be anything; True: all of them may be dropped, None: none is.
+    compiled: what runs tiles of common shapes, as compiled_tiles.py has it. views: of loads that were seen before.
+    flipped_later: loads that whoever reads them flips where an index goes back along a dim. rounds: whether products
+    with bfloat16 numbers round their other factor and their results to that type.
     """
 
     axes: dict[Dim, int]
@@ -52,6 +55,10 @@ class Frame:
     apart: frozenset[int] = frozenset()
     until: float = inf
     drops: torch.Tensor | bool | None = None
+    compiled: Any = None
+    views: dict[Term, View | None] = field(default_factory=dict)
+    flipped_later: frozenset[Term] = frozenset()
+    rounds: bool = False
 
     def begin_tile(self) -> None:
         """Raises OutOfTime where it is too late for another tile."""
@@ -75,7 +82,9 @@ class Frame:
         return stop - start
 
     def coordinates(self, dim: Dim) -> torch.Tensor:
-        return self.spread(torch.arange(*self.ranges[dim], device=self.device), [dim])
+        shape = [1] * len(self.axes)
+        shape[self.axes[dim]] = -1
+        return torch.arange(*self.ranges[dim], device=self.device).view(shape)
 
     def spread(self, value: torch.Tensor, dims: list[Dim]) -> torch.Tensor:
         """A tensor whose axes are `dims`, viewed with all axes of the frame."""
@@ -204,8 +213,11 @@ def identity(monoid: str, like: torch.Tensor) -> torch.Tensor:
 
 def contract(x: torch.Tensor, y: torch.Tensor, dim: Dim, frame: Frame) -> torch.Tensor:
     """The sum over dim of x · y: axes of both are a batch, axes of one are rows or columns of a matrix product."""
-    x, y = (v.float() if v.dtype in HALVES else v for v in (full(x, dim, frame), full(y, dim, frame)))
+    x, y = full(x, dim, frame), full(y, dim, frame)
     axis = frame.axes[dim]
+    if frame.rounds and torch.bfloat16 in (x.dtype, y.dtype) and x.is_floating_point() and y.is_floating_point():
+        return _product(x.bfloat16(), y.bfloat16(), axis, MIN_ROWS_OF_A_PRODUCT).float()
+    x, y = (v.float() if v.dtype in HALVES else v for v in (x, y))
     if not x.is_floating_point():
         return (x * y).sum(axis, keepdim=True)
     if frame.invariant:
@@ -302,17 +314,65 @@ def differences(rows: tuple[int, int], columns: tuple[int, int], length: int) ->
 
 
 def affine_index(index: Term) -> tuple[dict[Dim, int], dict[Term, int], int] | None:
-    """(coefficients of dims, of sizes, constant) of an index that moves forward with its dims; None for any other."""
+    """(coefficients of dims, of sizes, constant) of an affine index; None for any other."""
     coefficients, constant = affine(index)
     dims = {atom.attrs[0]: c for atom, c in coefficients.items() if atom.op == "iota"}
     sizes = {atom: c for atom, c in coefficients.items() if atom.op == "size"}
-    if len(dims) + len(sizes) < len(coefficients) or any(c < 0 for c in dims.values()):
+    if len(dims) + len(sizes) < len(coefficients):
         return None
     return dims, sizes, constant
 
 
+class View:
+    """A load whose indices are affine, for any tile of a kernel: all but where the tile begins is worked out once.
+
+    back: the axes along which an index goes back, so that the view is to be flipped: strides are never below 0.
+    Example: of x[j - i + 7], row i is that much further back.
+    """
+
+    def __init__(self, node: Term, frame: Frame):
+        self.source = frame.tensors[node.attrs[0].name]
+        self.dims: dict[Dim, int] = {}
+        steps = [0] * len(frame.axes)
+        self.indices: list[tuple[int, list[tuple[Dim, int]], int, int]] = []
+        for axis, term in enumerate(node.args):
+            dims, sizes, constant = affine_index(term)
+            base = constant + sum(c * resolve(atom.attrs[0], frame.sizes) for atom, c in sizes.items())
+            step = self.source.stride(axis)
+            self.indices.append((base, list(dims.items()), self.source.shape[axis], step))
+            for dim, c in dims.items():
+                self.dims[dim] = place = frame.axes[dim]
+                steps[place] += c * step
+        self.back = [place for place, step in enumerate(steps) if step < 0]
+        self.strides = [abs(step) for step in steps]
+
+    def of_tile(self, frame: Frame) -> torch.Tensor | None:
+        """The tile, to be flipped; None if an index leaves its axis."""
+        offset, shape = self.source.storage_offset(), [1] * len(self.strides)
+        for dim, place in self.dims.items():
+            start, stop = frame.ranges[dim]
+            shape[place] = stop - start
+        for base, parts, size, step in self.indices:
+            least = largest = first = base
+            for dim, c in parts:
+                start, last = frame.ranges[dim][0], frame.ranges[dim][1] - 1
+                low, high = (start, last) if c > 0 else (last, start)
+                least, largest, first = least + c * low, largest + c * high, first + c * start
+            if least < 0 or largest >= size:
+                return None
+            offset += first * step
+        offset -= sum(self.strides[place] * (shape[place] - 1) for place in self.back)
+        return self.source.as_strided(shape, self.strides, offset)
+
+
 def load(node: Term, index: list[torch.Tensor | None], frame: Frame) -> torch.Tensor:
     """The tile of a tensor. `index` holds values of the index terms that are not affine: those axes are gathered."""
+    back = []
+    if all(value is None for value in index):
+        view = frame.views.get(node) or frame.views.setdefault(node, View(node, frame))
+        back = view.back if node in frame.flipped_later else []
+        if (found := view.of_tile(frame)) is not None:
+            return found if back or not view.back else found.flip(view.back)
     source = frame.tensors[node.attrs[0].name]
     steps: dict[Dim, int] = {}
     offset, gathered = source.storage_offset(), []
@@ -322,11 +382,14 @@ def load(node: Term, index: list[torch.Tensor | None], frame: Frame) -> torch.Te
             gathered.append(axis)
         else:
             offset += least
-    if gathered:
-        return _gather(node, index, gathered, steps, offset, source, frame)
-    dims = list(steps)
-    view = source.as_strided([frame.length(d) for d in dims], [steps[d] for d in dims], offset)
-    return frame.spread(view, dims)
+    found = _gather(node, index, gathered, steps, offset, source, frame)
+    return found.flip(back) if back else found
+
+
+def flipped(node: Term, value: torch.Tensor, frame: Frame) -> torch.Tensor:
+    """What a load is, of one that was to be flipped later."""
+    view = frame.views.get(node)
+    return value.flip(view.back) if view is not None and view.back else value
 
 
 def _add_steps(steps: dict[Dim, int], index: Term, source: torch.Tensor, axis: int, frame: Frame) -> int | None:
@@ -335,7 +398,7 @@ def _add_steps(steps: dict[Dim, int], index: Term, source: torch.Tensor, axis: i
     base = constant + sum(c * resolve(atom.attrs[0], frame.sizes) for atom, c in sizes.items())
     least = base + sum(c * frame.ranges[d][0] for d, c in dims.items())
     largest = base + sum(c * (frame.ranges[d][1] - 1) for d, c in dims.items())
-    if least < 0 or largest >= source.shape[axis]:
+    if least < 0 or largest >= source.shape[axis] or any(c < 0 for c in dims.values()):
         return None
     for d, c in dims.items():
         steps[d] = steps.get(d, 0) + c * source.stride(axis)

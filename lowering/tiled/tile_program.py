@@ -15,6 +15,7 @@ from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import factors, subterms
 from ..analysis.product_terms import product, sides
 from ..analysis.relative_index import RelativeProduct, relative_scores
+from ..plan.dtypes import HALVES
 from . import tile_ops
 from .tile_ops import Frame
 
@@ -61,6 +62,12 @@ def over_differences(node: Term, pair: Pair) -> RelativeProduct | None:
     return relative_scores(factors(node.args[0]), rows, loop, node.attrs[1])
 
 
+def as_stored(factor: Term) -> Term:
+    """A factor of a product without a cast of halves to float32, which a product does anyway."""
+    is_widened = factor.op == "cast" and factor.dtype == "float32" and factor.args[0].dtype in HALVES
+    return factor.args[0] if is_widened else factor
+
+
 class TileStep:
     """One operation: which terms it reads, and which of these it is the last to read. pair: rows and the loop's dim."""
 
@@ -68,10 +75,11 @@ class TileStep:
         self.node, self.kind, self.args, self.pair = node, node.op, node.args, pair
         self.across = over_differences(node, pair)
         if self.across:
-            self.kind, self.args = "unskew", (product(self.across.others), product(self.across.values))
+            operands = (product(self.across.others), product(self.across.values))
+            self.kind, self.args = "unskew", tuple(map(as_stored, operands))
         elif node.op == "reduce":
             operands = sides(node.args[0], node.attrs[1]) if node.attrs[0] == "sum" else None
-            self.kind, self.args = ("contract", operands) if operands else ("fold", node.args)
+            self.kind, self.args = ("contract", tuple(map(as_stored, operands))) if operands else ("fold", node.args)
         elif node.op == "load":
             self.general = [None if tile_ops.affine_index(a) else a for a in node.args]
             self.args = tuple(dict.fromkeys(a for a in self.general if a is not None))
@@ -85,7 +93,7 @@ class TileStep:
         node = self.node
         match self.kind:
             case "const":
-                return torch.tensor(node.attrs[0], device=frame.device, dtype=_CONSTANTS.get(type(node.attrs[0])))
+                return torch.full((), node.attrs[0], device=frame.device, dtype=_CONSTANTS.get(type(node.attrs[0])))
             case "iota":
                 return frame.coordinates(node.attrs[0])
             case "size":

@@ -18,10 +18,12 @@ from ..compiler import disk_cache
 from ..compiler.compiled_region import Carried, Fused
 from ..compiler.verified_kernels import require_equal
 from ..errors import OnepassError
-from ..graph.program import Program
+from ..graph.op_kinds import operation_named
+from ..graph.program import GETITEM, Program
 from ..lowering import executors as plan_executors
 from ..lowering.executors import KERNELS, TILED, PlanExecutor, SettingsRefused
 from ..lowering.plan.records import NotPlannable, Plan
+from ..lowering.tiled.compiled_tiles import WITHOUT_PASSES, compiled_graph, in_a_thread
 from ..report import records
 from .region_call import RegionCall, ResultKind, Tensors
 
@@ -29,8 +31,8 @@ Run = Callable[[Tensors], list[torch.Tensor]]
 Prepare = Callable[[Fused, Tensors, RegionCall], Run]
 ORIGINAL = "the original calls"
 COMPILED = "the original calls, compiled"
-# Inductor's hooks may hold onepass itself, which would find the same region in the calls of a region.
-WITHOUT_PASSES = dict.fromkeys(("pre_grad_custom_pass", "joint_custom_pre_pass"))
+COMPILED_TILES, ROUNDING_TILES = plan_executors.COMPILED_TILES.name, plan_executors.ROUNDING_TILES.name
+TILES = (ROUNDING_TILES, COMPILED_TILES)
 LAST = {"cuda": ORIGINAL}  # who runs where no kernel does; the tiled executor's loops would leave a GPU idle
 
 
@@ -107,27 +109,25 @@ def original(found: Fused | Carried, tensors: Tensors, call: RegionCall) -> Run:
 
 
 def compiled(found: Fused, tensors: Tensors, call: RegionCall) -> Run:
-    """The region's own calls as Inductor compiles them for these sizes, at the first run.
-
-    A thread compiles: inside of an operator's call, dispatch leaves out what a compiler traces by.
-    """
+    """The region's own calls as Inductor compiles them for these sizes, at the first run."""
     known: list[Callable[..., Tensors]] = []
-
-    def compile_calls(given: Tensors) -> None:
-        from torch._inductor.compile_fx import compile_fx
-
-        graph = found.program.graph({**found.program.sizes_of(given), **call.sizes}, given[0].device)
-        with torch.no_grad():
-            known.append(compile_fx(graph, [x.detach() for x in given], config_patches=WITHOUT_PASSES))
 
     def run(given: Tensors) -> Tensors:
         if not known:
-            with ThreadPoolExecutor(1, thread_name_prefix="onepass") as one:
-                one.submit(compile_calls, given).result()
+            graph = found.program.graph({**found.program.sizes_of(given), **call.sizes}, given[0].device)
+            known.append(in_a_thread(lambda: compiled_graph(graph, given)))
         with torch.no_grad():
             return known[0](*given)
 
     return laid_out(run, call)
+
+
+def rounds_products(program: Program) -> bool:
+    """Whether a program itself rounds each of its products to bfloat16: q @ k does, q.float() @ k.float() does not."""
+    calls = [node for node in program.nodes if node.target != GETITEM]
+    kinds = {node.name: operation_named(node.target.split(".")[1]).kind for node in calls}
+    products = [node for node in calls if kinds[node.name] in ("contraction", "layer", "attention")]
+    return {node.meta.dtype for node in products} == {"bfloat16"}
 
 
 def compiled_step(program: Program, needed: Sequence[bool], tensors: Tensors, sizes: Mapping[str, int]) -> Run:
@@ -159,6 +159,7 @@ def compiled_step(program: Program, needed: Sequence[bool], tensors: Tensors, si
 
 EXECUTORS: dict[str, Prepare] = {name: of_plan(executor) for name, executor in plan_executors.EXECUTORS.items()}
 EXECUTORS[ORIGINAL] = original
+compiled_tiles, rounding_tiles = of_plan(plan_executors.COMPILED_TILES), of_plan(plan_executors.ROUNDING_TILES)
 
 
 def laid_out(run: Callable[[Tensors], Tensors], call: RegionCall) -> Run:

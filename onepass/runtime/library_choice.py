@@ -1,5 +1,5 @@
-"""Rivals of a plan: torch's own kernels for regions of their form, the original calls where values are small, and
-these calls as Inductor compiles them, unless it is known that the plan takes less time.
+"""Rivals of a plan: torch's own kernels for regions of their form, on a CPU compiled tiles, the original calls where
+values are small, and these as Inductor compiles them, unless it is known that the plan takes less time.
 
 Where the calls won, the next graph with such a region keeps them, so that Inductor compiles them with the rest.
 
@@ -35,6 +35,7 @@ LEAST_SHARE_OF_CALLS = 1 / 3  # of the time of the calls one by one, that they t
 SECONDS_OF_A_MEASUREMENT = 0.03
 MIN_RUNS, MAX_RUNS = 3, 10  # of one measurement
 LONG_RUN = 0.25  # seconds of a run that is long enough to be the only one
+LEAST_SECONDS_TO_COMPILE_TILES = 0.01  # of a plan's run, whose tiles take seconds to compile
 SHORT_RUN = 0.01  # seconds of the original calls, of which a plan may take any number of times as long
 MOST_TIMES = 4.0  # the original calls' time after which a plan's first run on a CPU is given up
 SECONDS_AHEAD, MOST_AHEAD = 5e-4, 0.05  # that a GPU waits before a measured run
@@ -55,12 +56,20 @@ def rivals(found: Fused, tensors: Tensors, call: RegionCall) -> dict[str, execut
     if found.form is not None:
         for kernel in library_kernels.kernels(found.form, device, found.program.output_metas[0].dtype):
             known[kernel.name] = _library(kernel)
+    if not known and device == "cpu" and _may_compile(found):
+        rounds = executors.rounds_products(found.program)
+        known |= {executors.ROUNDING_TILES: executors.rounding_tiles} if rounds else {}
+        known[executors.COMPILED_TILES] = executors.compiled_tiles
     if max(made_bytes(found.program, call.sizes), default=0) <= MAX_BYTES_OF_A_VALUE.get(device, 0):
         known[executors.ORIGINAL] = executors.original
-    compiles = options.inner == "inductor" and not found.program.symbols and not found.program.draws
-    if compiles and len(CALLERS) <= 1 and (device == "cuda" or executors.ORIGINAL in known):
+    if _may_compile(found) and not found.program.draws and (device == "cuda" or executors.ORIGINAL in known):
         known[executors.COMPILED] = executors.compiled
     return known
+
+
+def _may_compile(found: Fused) -> bool:
+    """Whether Inductor may compile for a region now: it has fixed sizes, and no other thread calls graphs."""
+    return found.options.inner == "inductor" and not found.program.symbols and len(CALLERS) <= 1
 
 
 def least_seconds(found: Fused, names: Collection[str], tensors: Tensors, call: RegionCall) -> dict[str, float]:
@@ -139,9 +148,13 @@ def fastest(
 def _is_worth_a_try(name: str, times: Mapping[str, float], taken: float, tensors: Tensors) -> bool:
     """Whether a rival can win that is only now compiled, which takes seconds on a CPU: not where the calls one by one
     take many times as long as the plan."""
+    tiles = [times[one] for one in executors.TILES if one in times]
+    if name in executors.TILES:
+        return taken >= LEAST_SECONDS_TO_COMPILE_TILES and not tiles  # where products may be rounded, they are
     if name != executors.COMPILED or tensors[0].is_cuda or executors.ORIGINAL not in times:
         return True
-    return MAX_SHARE_OF_TIME * taken > LEAST_SHARE_OF_CALLS * times[executors.ORIGINAL]
+    shortest = min(MAX_SHARE_OF_TIME * taken, *tiles) if tiles else MAX_SHARE_OF_TIME * taken
+    return shortest > LEAST_SHARE_OF_CALLS * times[executors.ORIGINAL]
 
 
 def share_of_step(taken: float, step: executors.Run, tensors: Tensors, least: float) -> float:

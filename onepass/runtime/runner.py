@@ -178,7 +178,7 @@ class Runner:
                 raise
             return None
         run.who = f"{name}, measured at {part:.2f} of the plan's time"
-        if name not in (executors.ORIGINAL, executors.COMPILED):
+        if name not in (executors.ORIGINAL, executors.COMPILED, *executors.TILES):
             run.who += f", assuming {library_kernels.ASSUMED}"
         self._keep(kind, name, run)
         self.say(run.who)
@@ -249,7 +249,7 @@ class Runner:
         for name, prepare in others.items():
             try:
                 ready[name] = prepare(self.found, tensors, call)
-            except OnepassError:  # it does not take these tensors
+            except (OnepassError, NotPlannable):  # it does not take these tensors
                 continue
         return ready
 

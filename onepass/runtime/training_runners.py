@@ -9,7 +9,6 @@ never reads a value that the forward has not computed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import inf
 
 import torch
 
@@ -21,6 +20,8 @@ from . import executors, library_choice
 from .region_call import RegionCall, Tensors, all_sizes, is_deterministic, unfit
 from .runner import Runner
 
+RIVALS_IN_TRAINING = (executors.COMPILED, *executors.TILES)  # for which a backward is timed
+
 
 def size_class(training: Training, device: torch.device, sizes: Mapping[str, int]) -> str:
     """The class of a call's sizes, the same for the forward and for each backward."""
@@ -28,11 +29,11 @@ def size_class(training: Training, device: torch.device, sizes: Mapping[str, int
     return library_choice.size_class(device, known)
 
 
-def _may_leave(found: Fused, tensors: Tensors, call: RegionCall) -> bool:
-    """Whether the calls may be left to Inductor, and a step can be timed now: not while a graph is captured."""
+def _may_time(found: Fused, tensors: Tensors, call: RegionCall, *names: str) -> bool:
+    """Whether one of these rivals may run, and a step can be timed now: not while a graph is captured."""
     if tensors[0].is_cuda and torch.cuda.is_current_stream_capturing():
         return False
-    return executors.COMPILED in library_choice.rivals(found, tensors, call)
+    return not library_choice.rivals(found, tensors, call).keys().isdisjoint(names)
 
 
 class ForwardRunner(Runner):
@@ -78,44 +79,59 @@ class ForwardRunner(Runner):
         On a GPU a CUDA graph might replay a backward that reads what was saved.
         """
         size = size_class(self.training, tensors[0].device, call.sizes)
-        if tensors[0].is_cuda or executors.ORIGINAL not in library_choice.rivals(self.found, tensors, call):
+        if tensors[0].is_cuda:
             return None
-        if size in self.training.by_autograd and size not in self.choices:
+        has_rival = executors.ORIGINAL in library_choice.rivals(self.found, tensors, call)
+        if has_rival and size in self.training.by_autograd and size not in self.choices:
             own = executors.EXECUTORS[TILED.name](self.found, tensors, call)
-            if (share := self._share_that_is_known(size, own, tensors, call)) < 1.0:
+            if (share := self._share_of_inductor(own, 1.0, tensors, call)) < 1.0:
                 self._choose(size, (executors.COMPILED, share))
                 return None
             rival = {executors.ORIGINAL: executors.original(self.found, tensors, call)}
             self._choose(size, library_choice.fastest(own, rival, tensors, lambda *_: None))
-        if self.choices.get(size, ("", 1.0))[0] != executors.ORIGINAL:
+        chosen = self.choices.get(size, ("", 1.0))[0]
+        if chosen not in (executors.ORIGINAL, *executors.TILES):
             return None
-        self.training.originals.add(size)
+        if chosen == executors.ORIGINAL:
+            self.training.originals.add(size)
         return super()._chosen(kind, tensors, call)
 
     def _without_a_long_wait(self, kind: tuple, tensors: Tensors, call: RegionCall) -> None:
         return None  # a backward may need what only the plan saves
 
     def _decided(self, name, run, results, tensors, call) -> bool:
+        """By compiled tiles where these are faster, once a backward was timed; Inductor's step has to beat that."""
         size = size_class(self.training, tensors[0].device, call.sizes)
-        if size not in self.choices and (share := self._share_that_is_known(size, run, tensors, call)) < inf:
-            self._choose(size, (executors.COMPILED if share < 1.0 else "", share))
-        return True
+        if size in self.choices or not self._may_compare(size, tensors, call, *RIVALS_IN_TRAINING):
+            return True
+        ready = self._ready_rivals(self._tiles(tensors, call), tensors, call)
+        own = library_choice.fastest(run, ready, tensors, self._wrong(results, tensors, call))
+        share = self._share_of_inductor(run, own[1], tensors, call)
+        self._choose(size, (executors.COMPILED, share) if share < 1.0 else own)
+        return own[0] == "" or share < 1.0
 
-    def _share_that_is_known(self, size: str, run: executors.Run, tensors: Tensors, call: RegionCall) -> float:
-        """As `_share_of_inductor`; infinite where no backward was timed, or no step can be timed now."""
-        backward = self.training.seconds_of_backward.get(size)
+    def _tiles(self, tensors: Tensors, call: RegionCall) -> dict[str, executors.Prepare]:
+        """The only rivals that save what the plan saves."""
+        known = self.rivals(tensors, call)
+        return {name: prepare for name, prepare in known.items() if name in executors.TILES}
+
+    def _may_compare(self, size: str, tensors: Tensors, call: RegionCall, *names: str) -> bool:
+        """Whether a backward was timed, and a step of one of these rivals can be timed now beside the plans'."""
         in_backward = torch._C._current_graph_task_id() != -1  # a checkpoint: autograd's own thread would wait for us
-        if backward is None or in_backward or not _may_leave(self.found, tensors, call):
-            return inf
-        return self._share_of_inductor(run, tensors, call, backward)
+        timed = size in self.training.seconds_of_backward
+        return timed and not in_backward and _may_time(self.found, tensors, call, *names)
 
-    def _share_of_inductor(self, run: executors.Run, tensors: Tensors, call: RegionCall, backward: float) -> float:
+    def _share_of_inductor(self, run: executors.Run, part: float, tensors: Tensors, call: RegionCall) -> float:
         """The part of the plans' time that a step takes whose calls Inductor compiles, forward and backward: it moves
         the bytes of the forward twice at least. 1 where that is not worth it."""
+        size = size_class(self.training, tensors[0].device, call.sizes)
+        if not self._may_compare(size, tensors, call, executors.COMPILED):
+            return 1.0
         program, needed = self.training.found.program, self.training.needed
         if library_choice.takes_much_memory(program, tensors[0].device, call.sizes):
             return 1.0
-        taken = library_choice.seconds(run, tensors) + backward
+        backward = self.training.seconds_of_backward[size]
+        taken = part * library_choice.seconds(run, tensors) + backward
         step = executors.compiled_step(program, needed, tensors, call.sizes)
         least = library_choice.least_seconds(self.found, [executors.COMPILED], tensors, call)
         return library_choice.share_of_step(taken, step, tensors, 2 * least[executors.COMPILED])
@@ -176,7 +192,7 @@ class BackwardRunner(Runner):
         """Keeps the seconds of this backward, which takes this part of the run's. The next forward compares: here,
         autograd's own thread waits."""
         size, known = size_class(self.training, tensors[0].device, call.sizes), self.training.seconds_of_backward
-        if size in known or not _may_leave(self.found, tensors, call):
+        if size in known or not _may_time(self.found, tensors, call, *RIVALS_IN_TRAINING):
             return
         known[size] = part * library_choice.seconds(run, tensors)
 

@@ -481,13 +481,13 @@ def _gain(case: Case) -> float | None:
 
 
 def cpu() -> str:
-    file, found = "cpu_beside_inductor.csv", dict[tuple[str, str], dict[str, Row]]()
+    file, found = "cpu_beside_inductor.csv", dict[tuple[str, ...], dict[str, Row]]()
+    keys = ("length", "dtype", "threads", "variant")
     for row in rows(file):
-        found.setdefault((row["length"], row["variant"]), {})[row["step"]] = row
-    lines = []
-    for (length, variant), steps in found.items():
-        lines.append([length, variant, *map(_on_a_cpu, steps.values())])
-    return table(["length", "variant", "call, ms (of torch.compile)", "training step"], lines) + "\n" + provenance(file)
+        found.setdefault(tuple(row[key] for key in keys), {})[row["step"]] = row
+    steps = ("call", "training")
+    lines = [[*key, *(_on_a_cpu(of[step]) if step in of else "" for step in steps)] for key, of in found.items()]
+    return table([*keys, "call, ms (of torch.compile)", "training step"], lines) + "\n" + provenance(file)
 
 
 def _on_a_cpu(row: Row) -> str:

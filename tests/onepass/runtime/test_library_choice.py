@@ -137,6 +137,32 @@ def test_on_a_cpu_calls_are_compiled_only_where_they_may_win(calls, compiled, wa
     assert bool(tried) is (compiled is not None)
 
 
+def test_tiles_are_compiled_only_for_long_runs_and_rounded_ones_first(monkeypatch):
+    monkeypatch.setattr(library_choice, "seconds", lambda run, tensors, **_: run.seconds)
+    one, right = torch.ones(3), lambda *_: None
+    others = {executors.ROUNDING_TILES: timed(0.4, one), executors.COMPILED_TILES: timed(0.1, one)}
+    assert library_choice.fastest(timed(1.0, one), others, [one], right) == (executors.ROUNDING_TILES, 0.4)
+    differs = lambda name, results: "different" if name == executors.ROUNDING_TILES else None
+    assert library_choice.fastest(timed(1.0, one), others, [one], differs) == (executors.COMPILED_TILES, 0.1)
+    assert library_choice.fastest(timed(0.009, one), others, [one], right) == ("", 1.0)
+
+
+@pytest.mark.parametrize(
+    "function, dtype, rounds",
+    [
+        (lambda q, k, v: torch.tanh(q @ k.mT).softmax(-1) @ v, torch.bfloat16, True),
+        (lambda q, k, v: torch.tanh(q.float() @ k.mT.float()).softmax(-1) @ v.float(), torch.bfloat16, False),
+        (lambda q, k, v: torch.tanh(q @ k.mT).softmax(-1) @ v, torch.float32, False),
+    ],
+)
+def test_products_are_rounded_only_where_the_program_rounds_them(function, dtype, rounds):
+    inputs = [torch.randn(2, 2, 24, 16, dtype=dtype) for _ in range(3)]
+    found = made(function, *inputs)
+    call = type("Call", (), {"sizes": {}, "deterministic": False})
+    known = library_choice.rivals(found, inputs, call)
+    assert (executors.ROUNDING_TILES in known) is rounds and executors.COMPILED_TILES in known
+
+
 @pytest.mark.parametrize("with_host, found", [(False, 0.001), (True, 0.002)])
 def test_on_a_gpu_the_host_is_hidden_or_counts(monkeypatch, with_host, found):
     """The host takes 2 ms of a run and the device 1 ms, which shows once the device has waited for 2 ms."""
