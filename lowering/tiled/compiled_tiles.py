@@ -28,10 +28,11 @@ MAX_ELEMENTS = 1 << 18  # of the largest temporary of a tile: 1 MiB in float32, 
 # Inductor's hooks may hold onepass itself, which would find the same region in the calls of a region.
 WITHOUT_PASSES = dict.fromkeys(("pre_grad_custom_pass", "joint_custom_pre_pass"))
 SETTINGS = {"cpp.enable_floating_point_contract_flag": "fast"}
-# tanh(x) is x times a quotient of polynomials in x², here by their coefficients of falling degree. They are a least-squares
-# fit for 0 < x <= 8.5, weighted so that the largest relative error is least: 4e-9 before rounding. tanh(8.5) rounds to 1.
+# tanh(x) is x times a quotient of polynomials in x², here by their coefficients of falling degree. They are a fit of
+# least squares for 0 < x <= 8.5, weighted so that the largest relative error is least: 4e-9 before rounding.
 MOST_TANH = 8.5
-TANH_ABOVE = (-9.91376143e-14, 5.80257733e-11, -2.12650162e-08, 1.14022531e-05, 3.12725342e-03, 0.131047636, 0.999999996)
+TANH_ABOVE = (-9.91376143e-14, 5.80257733e-11, -2.12650162e-08, 1.14022531e-05, 3.12725342e-03, 0.131047636,
+              0.999999996)  # fmt: skip
 TANH_BELOW = (2.58030118e-04, 2.45876219e-02, 0.464380934, 1.0)
 Tensors = Sequence[torch.Tensor]
 Made = TypeVar("Made")

@@ -49,7 +49,6 @@ def planned(dtype="float32"):
     return build_plan(case.term, case.output, case.order), case
 
 
-@pytest.mark.slow
 def test_the_tiled_executor_runs_where_triton_cannot_be_imported():
     done = subprocess.run([sys.executable, "-c", WITHOUT_TRITON], cwd=ROOT, capture_output=True, text=True)
     assert not done.returncode, done.stderr
