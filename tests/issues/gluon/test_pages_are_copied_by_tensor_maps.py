@@ -203,3 +203,14 @@ def test_plain_triton_reads_no_page_between_them(function, reached):
     plan, tensors = plan_of(function, of_sequences(reached))
     texts = launch_texts(Launcher(plan, TritonConfig(32, 32, 4, 1, 1)), tensors, {})
     assert [differences(found) for _, found in checks(texts, 2**60, 1)] == [[]]
+
+
+def test_a_tensor_has_no_name_of_a_function_that_copies(monkeypatch):
+    """Inside the kernel it hid the function, and Triton could not compile that."""
+
+    def named(q, kc, vc, producer0, lengths):
+        return paged(q, kc, vc, producer0, lengths)
+
+    found = checked(named, given(16, (256, 131)), monkeypatch)
+    assert "def producer0(" in found.calls[0].text and "producer0" not in found.calls[0].pointers
+    assert differences(found) == []
