@@ -37,6 +37,7 @@ from ..plan.launch_facts import Facts
 from ..plan.queries import roots
 from ..plan.records import NotPlannable
 
+MAX_PRODUCERS = 4  # warps: so many have the registers of one, since registers are dealt to warpgroups
 BRANCH = 32  # registers of a thread that branch together between two forms of a special function
 EXACT = 1 << 22  # integers up to here are floats, also with a tile's padding added
 HOPPER_FUNCTIONS = ("fence_async_shared", "mbarrier", "tma", "warpgroup_mma", "warpgroup_mma_wait")
@@ -55,6 +56,7 @@ RESERVED = (
     *"gl gluon W SCORE ROWS COLUMNS consumer producer position count turn start slot phase t w high items".split(),
     *"visits words total tile entry bits at item following more last place handed VECTORS".split(),
     *(f"consumer{w}" for w in range(H200.max_consumers)),
+    *(f"producer{n}" for n in range(MAX_PRODUCERS)),
 )
 
 

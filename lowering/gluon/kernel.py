@@ -23,12 +23,10 @@ from ..plan.queries import roots
 from ..plan.records import Plan
 from .assembly import KernelAssembly
 from .consumer import Consumer
-from .expressions import GluonWriter, gathered_layout
+from .expressions import MAX_PRODUCERS, GluonWriter, gathered_layout
 from .kernel_parts import Buffers, GluonSource, Handed, LaunchShape, Ring, TensorMap
 from .value_warpgroup import ValueWarpgroup
 from .work_items import Walk
-
-MAX_PRODUCERS = 4  # warps: so many have the registers of one, since registers are dealt to warpgroups
 
 
 def emit(binding: Binding, plan: Plan, config: HopperConfig, shape: LaunchShape) -> GluonSource:

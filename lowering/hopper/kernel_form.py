@@ -21,7 +21,7 @@ from ...egraph.terms.traversal import reduces, substitute, subterms
 from ..analysis.data_indices import is_block_number, reads_memory
 from ..analysis.exact_products import as_stored
 from ..analysis.product_terms import const_value, signed_factors
-from ..masks.loop_ranges import end_of_rows
+from ..masks.loop_ranges import end_of_rows, why_apart
 from ..plan.dtypes import E4M3, HALVES, MULTIPLIED
 from ..plan.queries import roots
 from ..plan.records import Accumulator, Kernel, Loop, NotPlannable
@@ -253,18 +253,10 @@ def _objections_to_pages(binding: Binding) -> Iterator[str]:
         yield "a list of tiles names some that no element keeps, whose pages may be anything"
     if loop.guard is not None and not loop.limits_only:
         yield "its guard may keep no element of a tile, whose page may be anything then"
-    yield from _ranges_apart(loop, binding.kernel.rows)
-
-
-def _ranges_apart(loop: Loop, rows: Dim) -> Iterator[str]:
-    """Reasons why the ranges of a tile's rows may leave out a page between the first and the last one."""
-    moving = [n for limit in loop.limits for n in subterms(limit.bound) if rows in n.dims]
-    if any(n.op in ("mul", "floordiv", "mod") for n in moving):
-        yield "ranges of neighbouring rows may lie apart, and a page between them may be anything"
-    for limits in (loop.uppers, loop.lowers):
-        ways = {x.rising for x in limits if rows in x.bound.dims and end_of_rows(x, rows, loop.dim) is None}
-        if len(ways) > 1:
-            yield "one limit rises with the rows and another one falls, and a page that both leave out may be anything"
+    rows = binding.kernel.rows
+    uppers = [limit for limit in loop.uppers if rows in limit.bound.dims and end_of_rows(limit, rows, loop.dim) is None]
+    if reason := why_apart(uppers, loop.lowers, rows, loop.dim):
+        yield f"{reason}, and a page that no row keeps may be anything"
 
 
 def _objections_to_bytes(binding: Binding) -> Iterator[str]:

@@ -7,7 +7,7 @@ understood makes a tile partial. Example: j <= i keeps 0 .. i + 1, so with tiles
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from itertools import combinations
+from itertools import combinations, product
 from typing import NamedTuple
 
 from ...egraph.terms.affine import Affine, affine, bounds, combine, compare, length, to_term
@@ -203,6 +203,33 @@ def end_of_rows(limit: Limit, rows: Dim, loop: Dim) -> Term | None:
         return None
     found = as_limit(bound.args[0], rows, None, ())
     return found[1].bound if found is not None and found[0] == "upper" and found[2] else None
+
+
+def why_apart(uppers: Iterable[Limit], lowers: Iterable[Limit], rows: Dim | None, loop: Dim) -> str | None:
+    """Why places within the limits of a block of rows may be within those of no row; None where they never are.
+
+    The block's limits are the loosest of its rows'. Example: of rows i from n on with windows of w keys before them,
+    the block's begin is that of its first row, which may keep nothing there.
+    """
+    above, below = _moving(uppers, rows), _moving(lowers, rows)
+    nodes = (n for limit in (*above, *below) for n in subterms(limit.bound) if rows in n.dims)
+    if any(n.op in ("mul", "floordiv", "mod") for n in nodes):
+        return "ranges of neighbouring rows may lie apart"
+    if any(a.rising != b.rising for limits in (above, below) for a, b in combinations(limits, 2)):
+        return "one limit rises with the rows and another one falls"
+    if any(a.rising == b.rising and not _is_below(b, a, loop) for a, b in product(above, below)):
+        return "limits that move together may leave rows nothing"
+    return None
+
+
+def _moving(limits: Iterable[Limit], rows: Dim | None) -> list[Limit]:
+    return [limit for limit in limits if rows in limit.bound.dims]
+
+
+def _is_below(lower: Limit, upper: Limit, loop: Dim) -> bool:
+    """Whether one limit is known to be below the other one for each row."""
+    least, _ = bounds(without_clamps(upper.bound, loop) - without_clamps(lower.bound, loop))
+    return least is not None and least > 0
 
 
 def _widened(bound: Term, rows: Dim, side: str) -> Term:

@@ -21,7 +21,7 @@ from ..codegen.relative_products import is_not_finite
 from ..codegen.signature import Signature, Source
 from ..codegen.tile_writer import TileWriter, decay_text
 from ..codegen.tiles import Scope, Skewing
-from ..masks.loop_ranges import conjuncts
+from ..masks.loop_ranges import conjuncts, why_apart
 from ..plan.dtypes import is_integer
 from ..plan.launch_facts import Facts
 from ..plan.queries import map_name, roots
@@ -310,7 +310,9 @@ class TritonKernelWriter:
         tiles.doubtful = len(conditions) < len(conjuncts(loop.guard))
         tiles.reached = ranges.reached() if tiles.doubtful else None
         tiles.kept, tiles.demands = lambda: guard, compared(self.kernel, loop) is None
-        tiles.kept_columns = tiles.reached if loop.ranges[0].exact else None
+        first = loop.ranges[0]
+        joined = first.exact and why_apart(first.uppers, first.lowers, self.kernel.rows, loop.dim) is None
+        tiles.kept_columns = tiles.reached if joined else None
 
     # Accumulators: the components of a rescaled one are its scale, then its mantissas
 

@@ -13,6 +13,9 @@ from onepass.lowering.gluon.launch import choice_of
 from onepass.lowering.hopper.config import HopperConfig
 from onepass.lowering.hopper.kernel_form import bind
 from onepass.lowering.launch.triton_compat import gluon_missing
+from onepass.lowering.plan.kernel_config import TritonConfig
+from onepass.lowering.triton.launch import Launcher
+from onepass.lowering.triton.launch_texts import launch_texts
 from onepass.proofs.kernels.memory import KernelFault
 from onepass.proofs.texts.check import differences, run
 from tests.proofs.texts.test_check import plan_of
@@ -153,3 +156,61 @@ def test_tiles_are_those_of_contiguous_keys(page):
     plan, _ = plan_of(paged, [q, kc, vc, torch.arange(32)[None], torch.tensor([32 * page])])
     choice = choice_of(bind(plan.kernels[0]), {})
     assert (choice.config.loop_tile, choice.config.stages) == (128, 2)
+
+
+def kept_by(rows, q, kc, vc, table, lengths, own):
+    """Causal, with what `rows` says of rows i, the age of a key, and own[b]."""
+    k, v = (c[table].flatten(1, 2).transpose(1, 2) for c in (kc, vc))
+    i = torch.arange(q.shape[2])[:, None]
+    age = (lengths[:, None, None] - q.shape[2] + i) - torch.arange(k.shape[2])
+    kept = (age >= 0) & rows(i, age, own[:, None, None])
+    return (q @ k.mT / 4).masked_fill(~kept[:, None], -torch.inf).softmax(-1).nan_to_num(0) @ v
+
+
+def padded_before(*given):
+    """The last own[b] rows are a sequence's, and none of them sees what the first row would."""
+    return kept_by(lambda i, age, own: (i >= 100 - own) & (age < 30), *given)
+
+
+def windows_of_sequences(*given):
+    return kept_by(lambda i, age, own: age < own, *given)
+
+
+def one_row(*given):
+    return kept_by(lambda i, age, own: (i == 100 - own) & (age < 30), *given)
+
+
+def of_sequences(reached):
+    """own[b] is 20 and 0. reached: the first page of sequence 0 that a row reaches; none of sequence 1 is reached."""
+    q, kc, vc, table, lengths = given(16, (256, 131))
+    table[0, :reached], table[1] = 2**40, 2**40
+    return [q, kc, vc, table, lengths, torch.tensor([20, 0])]
+
+
+WITH_OWN = [(padded_before, (236 - 29) // 16), (windows_of_sequences, (156 - 19) // 16), (one_row, (236 - 29) // 16)]
+
+
+@pytest.mark.parametrize("function, reached", WITH_OWN)
+def test_limits_that_move_together_may_leave_pages_between_them(function, reached, monkeypatch):
+    """A block of rows began where its first row would: there no row kept anything, and the kernel stopped."""
+    pretend_hopper(monkeypatch)
+    with pytest.raises(AssertionError, match="limits that move together"):
+        hopper_texts(*plan_of(function, of_sequences(reached)), SMALL)
+
+
+@pytest.mark.parametrize("function, reached", WITH_OWN)
+def test_plain_triton_reads_no_page_between_them(function, reached):
+    plan, tensors = plan_of(function, of_sequences(reached))
+    texts = launch_texts(Launcher(plan, TritonConfig(32, 32, 4, 1, 1)), tensors, {})
+    assert [differences(found) for _, found in checks(texts, 2**60, 1)] == [[]]
+
+
+def test_a_tensor_has_no_name_of_a_function_that_copies(monkeypatch):
+    """Inside the kernel it hid the function, and Triton could not compile that."""
+
+    def named(q, kc, vc, producer0, lengths):
+        return paged(q, kc, vc, producer0, lengths)
+
+    found = checked(named, given(16, (256, 131)), monkeypatch)
+    assert "def producer0(" in found.calls[0].text and "producer0" not in found.calls[0].pointers
+    assert differences(found) == []

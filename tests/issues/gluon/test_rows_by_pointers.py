@@ -10,6 +10,9 @@ from onepass.compiler.verified_kernels import checks
 from onepass.lowering.hopper.config import HopperConfig
 from onepass.lowering.hopper.kernel_form import bind
 from onepass.lowering.launch.triton_compat import gluon_missing
+from onepass.lowering.plan.kernel_config import TritonConfig
+from onepass.lowering.triton.launch import Launcher
+from onepass.lowering.triton.launch_texts import launch_texts
 from onepass.proofs.texts.check import differences, run
 from tests.proofs.texts.test_check import plan_of
 from tests.support.on_hopper import hopper_texts, pretend_hopper
@@ -83,6 +86,17 @@ def test_packed_queries_are_read_by_pointers(config, width, monkeypatch):
 def test_pages_that_no_window_reaches(config, monkeypatch):
     """The first query of sequence 0 stands at key 61 and sees the keys from 32 on; that of sequence 1 stands at 136."""
     assert differences(checked(windowed, batch(first=(2, 6)), monkeypatch, config)) == []
+
+
+@pytest.mark.parametrize("function, first", [(packed, (0, 0)), (windowed, (2, 6))])
+def test_plain_triton_reads_no_page_that_no_query_sees(function, first):
+    """A tile's limits were those of its first and last row, though its last rows were another sequence's: pages behind
+    a length stopped the kernel.
+    """
+    plan, tensors = plan_of(function, batch(first=first))
+    texts = launch_texts(Launcher(plan, TritonConfig(32, 32, 4, 1, 1)), tensors, {})
+    ((_, found),) = checks(texts, 2**60, 1)
+    assert "device_assert" in found.calls[0].text and differences(found) == []
 
 
 @pytest.mark.parametrize("function", [flipped, by_index])

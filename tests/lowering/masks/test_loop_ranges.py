@@ -23,7 +23,7 @@ from onepass.egraph.terms.ops import (
 )
 from onepass.egraph.terms.term import Dim, Tensor
 from onepass.egraph.terms.traversal import subterms
-from onepass.lowering.masks.loop_ranges import end_of_rows, ends, ranges, tile_classes, tile_range
+from onepass.lowering.masks.loop_ranges import end_of_rows, ends, ranges, tile_classes, tile_range, why_apart
 from onepass.lowering.plan.kernel_config import TritonConfig
 from onepass.lowering.plan.records import Limit
 from onepass.lowering.planning.planner import build_plan
@@ -155,3 +155,19 @@ def test_the_row_where_a_condition_on_rows_ends(condition, end):
 
 def test_a_limit_on_keys_is_no_condition_on_rows():
     assert end_of_rows(Limit(ROW + const(3), True), I, J) is None
+
+
+@pytest.mark.parametrize(
+    "guard, said",
+    [
+        (le(COLUMN, ROW), None),
+        (logical_and(le(COLUMN, ROW), le(ROW - const(3), COLUMN)), None),
+        (logical_and(le(COLUMN, ROW - const(3)), le(ROW - const(2), COLUMN)), "limits that move together"),
+        (logical_and(le(COLUMN, ROW), lt(ROW, const(9))), "one limit rises with the rows"),
+        (logical_and(le(ROW * const(2), COLUMN), le(COLUMN, ROW * const(2))), "ranges of neighbouring rows"),
+    ],
+)
+def test_limits_of_a_block_may_hold_places_that_no_row_keeps(guard, said):
+    (found,) = ranges(guard, J, I)
+    why = why_apart(found.uppers, found.lowers, I, J)
+    assert why is None if said is None else why.startswith(said)
