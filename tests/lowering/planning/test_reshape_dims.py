@@ -123,7 +123,9 @@ def test_dims_of_one_side_become_one_dim_of_rows():
     assert rows.size == 6 and table.values.dims == {rows, I, J}
     again = substitute(table.values, {iota(rows): index})
     np.testing.assert_allclose(evaluate(again, numbers(part)), evaluate(part, numbers(part)), rtol=1e-12)
-    assert StoredPart(part, "", places=table.places).axes((B, H, I)) == (rows, I)
+    stored = StoredPart(part, "", values=table.values, places=table.places)
+    assert stored.axes((B, H, I)) == (rows, I, J)
+    assert replace(stored, last=I).axes((B, H, I)) == (rows, J, I)
 
 
 def test_one_dim_and_dims_of_unknown_length_stay():
