@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import statistics
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,12 +21,11 @@ from torch.nn import functional
 
 import onepass
 from bench.paged_decode import captured
-from onepass import process_state
+from bench.stored_parts import compared
 from onepass.bench.beyond_flex import invariant_points, relative_keys, relative_values
 from onepass.bench.results import write_rows
-from onepass.bench.timing import ContestantResult, in_turns, said
+from onepass.bench.timing import Call
 
-ROUNDS = 5
 FIELDS = ("program", "contestant", "milliseconds", "kernels", "error", "where")
 CONTESTANTS: dict[str, dict] = {
     "own": {"backend": onepass.onepass_backend, "options": {"libraries": False}},
@@ -123,26 +121,12 @@ def measured(name: str, function: Callable, tensors: list[Tensor], train: bool) 
     """A row for each contestant. One that fails has the reason in its row."""
     tensors = [x.requires_grad_(train) for x in tensors]
     right = [x.detach() for x in _call(function, [x.detach().double().requires_grad_(train) for x in tensors], train)]
-    calls, rows = {}, {}
-    for contestant, settings in CONTESTANTS.items():
-        process_state.forget()
-        torch._dynamo.reset()
-        row: dict[str, object] = {"program": name, "contestant": contestant, "where": torch.cuda.get_device_name()}
-        try:
-            compiled = torch.compile(function, dynamic=False, **settings)
-            calls[contestant] = captured(lambda made=compiled: _call(made, tensors, train))
-            pairs = zip(calls[contestant](), right, strict=True)
-            row["error"] = max(float((mine.double() - exact).norm() / exact.norm()) for mine, exact in pairs)
-            if contestant != "torch.compile":
-                row["kernels"] = sum(len(region.kernels) for region in onepass.reports()[-1].regions)
-        except Exception as error:
-            calls.pop(contestant, None)
-            row["where"] = said(error)
-        rows[contestant] = row
-    for contestant, taken in in_turns(calls, ROUNDS, dict.fromkeys(calls, ContestantResult())).items():
-        if taken:
-            rows[contestant]["milliseconds"] = statistics.median(taken)
-    return list(rows.values())
+
+    def made(contestant: str) -> Call:
+        compiled = torch.compile(function, dynamic=False, **CONTESTANTS[contestant])
+        return captured(lambda: _call(compiled, tensors, train))
+
+    return compared(name, CONTESTANTS, made, right, lambda mine, exact: (mine - exact).norm() / exact.norm())
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ import argparse
 import math
 import statistics
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
@@ -29,7 +29,7 @@ from onepass import process_state
 from onepass.bench.results import write_rows
 from onepass.bench.scales import SCALES
 from onepass.bench.suites import cases
-from onepass.bench.timing import ContestantResult, in_turns, said
+from onepass.bench.timing import Call, ContestantResult, in_turns, said
 from onepass.compiler.optimize import optimize_all
 from onepass.errors import OnepassError
 from onepass.graph.trace import program_of
@@ -115,20 +115,38 @@ def drawn(*sizes: int) -> Tensor:
 def measured(name: str, function: Callable, tensors: list[Tensor]) -> list[dict[str, object]]:
     """A row for each contestant. One that fails has the reason in its row."""
     right = _results(function(*(x.double() if x.is_floating_point() else x for x in tensors)))
-    calls, rows = {}, {}
-    for contestant in ("own", "chosen", "torch.compile"):
-        process_state.forget()
-        torch._dynamo.reset()
+
+    def made(contestant: str) -> Call:
         backend = "inductor" if contestant == "torch.compile" else onepass.onepass_backend
         as_planned = mock.patch.object(estimated_plan, "LEAST_GAIN", math.inf) if contestant == "own" else nullcontext()
+        with as_planned:
+            compiled = torch.compile(function, backend=backend, dynamic=False)
+            return captured(lambda: compiled(*tensors))
+
+    largest = lambda mine, exact: (mine - exact).abs().max() / exact.abs().max()
+    return compared(name, ("own", "chosen", "torch.compile"), made, right, largest)
+
+
+def compared(
+    name: str,
+    contestants: Iterable[str],
+    made: Callable[[str], Call],
+    right: list[Tensor],
+    error: Callable[[Tensor, Tensor], Tensor],
+) -> list[dict[str, object]]:
+    """A row for each contestant, timed in turns. One that fails has the reason in its row.
+
+    made: compiles a contestant and captures its call. right: the results in float64. error: of one result.
+    """
+    calls, rows = {}, {}
+    for contestant in contestants:
+        process_state.forget()
+        torch._dynamo.reset()
         row: dict[str, object] = {"program": name, "contestant": contestant, "where": torch.cuda.get_device_name()}
         try:
-            with as_planned:
-                compiled = torch.compile(function, backend=backend, dynamic=False)
-                calls[contestant] = captured(lambda made=compiled: made(*tensors))
-            found = _results(calls[contestant]())
-            pairs = zip(found, right, strict=True)
-            row["error"] = max(float((mine - exact).abs().max() / exact.abs().max()) for mine, exact in pairs)
+            calls[contestant] = made(contestant)
+            pairs = zip(_results(calls[contestant]()), right, strict=True)
+            row["error"] = max(float(error(mine, exact)) for mine, exact in pairs)
             if contestant != "torch.compile":
                 row["kernels"] = sum(len(region.kernels) for region in onepass.reports()[-1].regions)
         except Exception as error:

@@ -15,6 +15,7 @@ from ...egraph.terms.sizes import resolve
 from ...egraph.terms.term import Dim, Term
 from ..joined.config import JoinedConfig
 from ..joined.form import JoinedBinding, LoopSum, RowSum
+from ..joined.launch import FORMS, joined_form
 from ..plan.device import H200, HopperGpu
 from ..plan.kernel_config import TritonConfig
 from ..plan.records import Kernel, Plan
@@ -61,14 +62,7 @@ class JoinedKernels:
 
 
 def joined_kernels(plan: Plan) -> JoinedKernels | None:
-    """The plan with two kernels joined, as a launch would have it; None if it has none that can be.
-
-    Nor is there one where Triton cannot be imported.
-    """
-    try:
-        from ..joined.launch import FORMS, joined_form
-    except ImportError:
-        return None
+    """The plan with two kernels joined, as a launch would have it; None if it has none that can be."""
     for form in FORMS:
         found = joined_form(plan, *form)
         if not isinstance(found, str):

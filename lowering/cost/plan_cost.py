@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from types import ModuleType
 
 from ...egraph.terms.sizes import UnknownSize, resolve
 from ...egraph.terms.term import TermError
-from ..hopper.config import RATE_OF_TRITON, HopperConfig
+from ..gluon.launch import RATE_OF_TRITON, RefusedLaunch, fits, fitting
+from ..hopper.config import HopperConfig
 from ..hopper.split_states import with_split_states
 from ..hopper.stored_values import bind_as_run
 from ..launch.split_loops import enough_programs, split_kernel, wanted_chunks
@@ -43,8 +43,7 @@ def plan_estimate(
     """
     sizes = dict(sizes or {})
     found = []
-    form = _hopper_form() if hopper else None
-    for kernel in (with_split_states(plan, form.fits) if form is not None else plan).kernels:
+    for kernel in (with_split_states(plan, fits) if hopper else plan).kernels:
         for one, config, known in scheduled(kernel, sizes, device, hopper):
             found.append(KernelEstimate(one, config, estimate(one, config, known, device, kept), known))
     return tuple(found)
@@ -108,22 +107,10 @@ def _fitting(kernel: Kernel, config: TritonConfig, sizes: dict, device: HopperGp
 
 
 def _hopper_config(kernel: Kernel, sizes: dict, device: HopperGpu) -> HopperConfig | None:
-    """The settings of the kernel's Hopper form; None if it has none, or where Triton cannot be imported."""
-    if (form := _hopper_form()) is None:
-        return None
     binding = bind_as_run(kernel)
-    if isinstance(binding, str) or not form.fits(binding) or resolve(kernel.rows.size, sizes) < device.product_rows:
+    if isinstance(binding, str) or not fits(binding) or resolve(kernel.rows.size, sizes) < device.product_rows:
         return None
     try:
-        return form.fitting(binding, sizes, binding.overlays)
-    except (form.RefusedLaunch, NotPlannable):
+        return fitting(binding, sizes, binding.overlays)
+    except (RefusedLaunch, NotPlannable):
         return None
-
-
-def _hopper_form() -> ModuleType | None:
-    """How kernels of the Hopper form are launched; None where Triton cannot be imported."""
-    try:
-        from ..gluon import launch
-    except ImportError:
-        return None
-    return launch

@@ -91,12 +91,8 @@ class KernelAssembly(ABC, Generic[BindingT, ConfigT]):
         """Lines that name layouts."""
 
     @abstractmethod
-    def _producer(self) -> list[str]:
-        """What the warp does that copies."""
-
     def _producers(self) -> dict[str, list[str]]:
         """What the warps do that copy, by the names of functions."""
-        return {"producer": self._producer()}
 
     @abstractmethod
     def _consumer(self) -> list[str]:

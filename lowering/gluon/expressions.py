@@ -37,7 +37,7 @@ from ..plan.launch_facts import Facts
 from ..plan.queries import roots
 from ..plan.records import NotPlannable
 
-MAX_PRODUCERS = 4  # warps: so many have the registers of one, since registers are dealt to warpgroups
+MAX_PRODUCERS = 4  # warps: they take no more registers than one, since registers are given to whole warpgroups
 BRANCH = 32  # registers of a thread that branch together between two forms of a special function
 EXACT = 1 << 22  # integers up to here are floats, also with a tile's padding added
 HOPPER_FUNCTIONS = ("fence_async_shared", "mbarrier", "tma", "warpgroup_mma", "warpgroup_mma_wait")
@@ -137,7 +137,7 @@ class GluonWriter(TileWriter):
 
     @contextmanager
     def gathering(self, operand: Operand, start: int, extent: int) -> Iterator[None]:
-        """Inside, rows that no tensor map describes are read: a part of their columns stands for the value dim's.
+        """Inside, rows are read that no tensor map describes. A part of their columns takes the place of the value dim.
 
         Where a row's index is no place, its numbers become NaN. A kernel that may stop here waits for each product.
         """
@@ -191,7 +191,7 @@ class GluonWriter(TileWriter):
 
     @contextmanager
     def testing_together(self, lines: list[str]) -> Iterator[None]:
-        """What is demanded inside is tested by lines that are added behind: no load waits for the test of another."""
+        """Conditions that are demanded inside are tested together, at the end, so that no load waits for a test."""
         self.wild = []
         yield
         wild, self.wild = self.wild, None

@@ -199,7 +199,7 @@ class GluonKernelWriter(KernelAssembly[Binding, HopperConfig]):
         return ["item = following", f"following = item_at(gl.minimum({place}, high - 1), items, {self.shape.table})"]
 
     def _producers(self) -> dict[str, list[str]]:
-        """One warp copies all, but copies within pages are shared out: one warp begins so many too slowly."""
+        """One warp copies all tiles. Copies from pages are shared by several warps: one starts so many too slowly."""
         count = self._sharing
         return {f"producer{n}" if count > 1 else "producer": self._copying(n) for n in range(count)}
 
@@ -207,9 +207,6 @@ class GluonKernelWriter(KernelAssembly[Binding, HopperConfig]):
     def _sharing(self) -> int:
         """How many warps share the copies of a tile that lie in pages."""
         return min(MAX_PRODUCERS, self.config.loop_tile // self.walks.copied)
-
-    def _producer(self) -> list[str]:
-        return self._copying(0)
 
     def _copying(self, number: int) -> list[str]:
         """What a warp does that copies: its part of pages, and the first one also all that does not lie in pages."""
@@ -232,7 +229,7 @@ class GluonKernelWriter(KernelAssembly[Binding, HopperConfig]):
         return self._items([*lines, "turn += 1"])
 
     def _filling(self, ring: Ring, copying: list[str]) -> list[str]:
-        """Lines by which a warp copies its part of a tile, once the one before in its slot was handed back."""
+        """Lines by which a warp copies its part of a tile, once the consumers are done with what was in its slot."""
         lines = [f"mbarrier.expect({ring.full}.index(slot), {ring.bytes // self._sharing_of(ring)})"]
         if ring.operand in self.shape.overlays:  # they are handed back with the columns
             return [*lines, f"for w in gl.static_range({self.config.consumers}):", *(f"    {x}" for x in copying)]

@@ -23,7 +23,7 @@ from ...egraph.terms.ops import iota
 from ...egraph.terms.sizes import resolve
 from ..codegen.fast_division import BITS, division
 from ..hopper import work_order
-from ..hopper.config import HOPPER_DEFAULTS, RATE_OF_TRITON, HopperConfig, HopperDefault, KernelClass, default_row
+from ..hopper.config import HOPPER_DEFAULTS, HopperConfig, HopperDefault, KernelClass, default_row
 from ..hopper.form_facts import accumulated, chains, crowded, sloped, width
 from ..hopper.kernel_form import MAX_OWN_COLUMNS, Binding, Diagonal, Operand, WarpBinding, bind, chunks, entered, sent
 from ..hopper.mask_words import Packed, fine, packed, small
@@ -53,6 +53,7 @@ MAX_WASTED_ROWS = 0.05  # of all rows, that warpgroups compute in vain
 UNKNOWN_RUN = 512  # columns that a row tile is taken to process where a map in memory says which
 MAX_COLUMNS_BESIDE_WIDE_TILES = 128  # of accumulators
 MIN_LENGTH_FOR_SPLIT_STATES = 2048  # of a loop that is worth a kernel for each state
+RATE_OF_TRITON = 0.66  # of plain Triton's kernels, over this form's
 
 
 class RefusedLaunch(Exception):

@@ -60,6 +60,7 @@ class WalkWriter:
         self.sizes, self.listed, self.block = sizes, listed, H200.product_rows * config.consumers
         self.occupied = self.reached = ""  # of the range that was written last: in its part, and as a whole
         self.by_pages = any(operand.pages for operand in binding.streams)
+        # columns that one copy brings
         self.copied = gcd(config.loop_tile, *(page for operand in binding.streams for page in operand.pages))
         first, *inner = self.kernel.grid or (None,)
         steps = {self.kernel.rows: self.block} | dict.fromkeys(reversed(inner), 1) if first else {}

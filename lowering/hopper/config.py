@@ -13,7 +13,6 @@ from ..plan.device import H200
 from ..plan.kernel_config import NO_LIMIT, DefaultRow, at_most, equal_to, first_match
 
 EIGHTHS = 8  # the share of special functions that multiply-adds replace is counted in eighths
-RATE_OF_TRITON = 0.66  # of kernels in plain Triton, over those of the Hopper form
 
 Record = TypeVar("Record")
 

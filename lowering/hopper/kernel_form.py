@@ -30,7 +30,7 @@ from .register_order import register_place
 MAX_OPERAND_WIDTH = 512  # columns of one operand or accumulator
 MAX_OWN_COLUMNS = 256  # of accumulators that one warpgroup holds
 NARROW_BITS = 13  # of a sum of products of e4m3, measured on an H200: an error of 2^-12 of the sum of their sizes
-LEAST_COPIED = 16  # columns of a page; copies of fewer would take longer to begin than what they bring lasts
+LEAST_COPIED = 16  # columns of one copy: smaller ones take longer to start than to use
 PRODUCT_BYTES = 32  # of a row or column, whose products one instruction adds up
 
 

@@ -193,6 +193,9 @@ from onepass.lowering.joined.diagonal_adds import add_diagonals
         beyond = f"({row} + {H200.product_rows} > {writer.sizes[kernel.rows]})"
         return " | ".join([*found, *([beyond] if str(kernel.rows) not in even else [])])
 
+    def _producers(self) -> dict[str, list[str]]:
+        return {"producer": self._producer()}
+
     def _producer(self) -> list[str]:
         writer, memory = self.writer(), self.buffers
         first = self.walks.item(writer, "item")

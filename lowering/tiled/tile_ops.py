@@ -334,12 +334,11 @@ class View:
         self.source = frame.tensors[node.attrs[0].name]
         self.dims: dict[Dim, int] = {}
         steps = [0] * len(frame.axes)
-        self.indices: list[tuple[int, list[tuple[Dim, int]], int, int]] = []
+        self.indices: list[tuple[int, dict[Dim, int], int, int]] = []
         for axis, term in enumerate(node.args):
-            dims, sizes, constant = affine_index(term)
-            base = constant + sum(c * resolve(atom.attrs[0], frame.sizes) for atom, c in sizes.items())
+            dims, base = _resolved(term, frame)
             step = self.source.stride(axis)
-            self.indices.append((base, list(dims.items()), self.source.shape[axis], step))
+            self.indices.append((base, dims, self.source.shape[axis], step))
             for dim, c in dims.items():
                 self.dims[dim] = place = frame.axes[dim]
                 steps[place] += c * step
@@ -352,12 +351,8 @@ class View:
         for dim, place in self.dims.items():
             start, stop = frame.ranges[dim]
             shape[place] = stop - start
-        for base, parts, size, step in self.indices:
-            least = largest = first = base
-            for dim, c in parts:
-                start, last = frame.ranges[dim][0], frame.ranges[dim][1] - 1
-                low, high = (start, last) if c > 0 else (last, start)
-                least, largest, first = least + c * low, largest + c * high, first + c * start
+        for base, dims, size, step in self.indices:
+            first, least, largest = _reach(base, dims, frame)
             if least < 0 or largest >= size:
                 return None
             offset += first * step
@@ -392,12 +387,26 @@ def flipped(node: Term, value: torch.Tensor, frame: Frame) -> torch.Tensor:
     return value.flip(view.back) if view is not None and view.back else value
 
 
+def _resolved(index: Term, frame: Frame) -> tuple[dict[Dim, int], int]:
+    """The coefficients of dims of an affine index, and the rest of it, a number."""
+    dims, sizes, constant = affine_index(index)
+    return dims, constant + sum(c * resolve(atom.attrs[0], frame.sizes) for atom, c in sizes.items())
+
+
+def _reach(base: int, dims: dict[Dim, int], frame: Frame) -> tuple[int, int, int]:
+    """What an affine index is at a tile's first place, at least and at most."""
+    first = least = largest = base
+    for dim, c in dims.items():
+        start, last = frame.ranges[dim][0], frame.ranges[dim][1] - 1
+        low, high = (start, last) if c > 0 else (last, start)
+        first, least, largest = first + c * start, least + c * low, largest + c * high
+    return first, least, largest
+
+
 def _add_steps(steps: dict[Dim, int], index: Term, source: torch.Tensor, axis: int, frame: Frame) -> int | None:
     """Adds an affine index's strides; its least offset in the storage, or None if it leaves the axis in this tile."""
-    dims, sizes, constant = affine_index(index)
-    base = constant + sum(c * resolve(atom.attrs[0], frame.sizes) for atom, c in sizes.items())
-    least = base + sum(c * frame.ranges[d][0] for d, c in dims.items())
-    largest = base + sum(c * (frame.ranges[d][1] - 1) for d, c in dims.items())
+    dims, base = _resolved(index, frame)
+    _, least, largest = _reach(base, dims, frame)
     if least < 0 or largest >= source.shape[axis] or any(c < 0 for c in dims.values()):
         return None
     for d, c in dims.items():

@@ -21,7 +21,6 @@ from ..egraph.search.engine import EngineError
 from ..egraph.terms.term import FLOATS, Term, TermError
 from ..egraph.terms.traversal import subterms
 from ..graph.program import Program
-from ..lowering.cost.estimated_plan import another_form_could_pay, takes_less_time
 from ..lowering.executors import triton_missing
 from ..lowering.plan.dtypes import HALVES
 from ..lowering.plan.records import NotPlannable, Plan, Store
@@ -84,7 +83,7 @@ def plan_of_gradients(
     if not as_derived and _is_worth_a_search(own, wanted):
         with suppress(EngineError):  # which may be of this process alone
             other = _searched(found, wanted)
-            if other is not None and (isinstance(own, NotPlannable) or takes_less_time(other.plan, own, wanted)):
+            if other is not None and (isinstance(own, NotPlannable) or _takes_less_time(other.plan, own, wanted)):
                 _keep(key, names, other)
                 return other.plan, _chains(other, wanted)
             keep_as_derived(key)
@@ -102,7 +101,19 @@ def _planned(wanted: Sequence[Store]) -> Plan | NotPlannable:
 
 
 def _is_worth_a_search(own: Plan | NotPlannable, wanted: Sequence[Store]) -> bool:
-    return isinstance(own, NotPlannable) or (not triton_missing() and another_form_could_pay(own, wanted))
+    """Whether the derived form has no plan, or another one could take less time by estimates, which need Triton."""
+    if isinstance(own, NotPlannable) or triton_missing():
+        return isinstance(own, NotPlannable)
+    from ..lowering.cost.estimated_plan import another_form_could_pay
+
+    return another_form_could_pay(own, wanted)
+
+
+def _takes_less_time(one: Plan, other: Plan, wanted: Sequence[Store]) -> bool:
+    """Whether the first plan takes less time by estimates. They need Triton."""
+    from ..lowering.cost.estimated_plan import takes_less_time
+
+    return takes_less_time(one, other, wanted)
 
 
 def _laws(program: Program, wanted: Sequence[Store]) -> tuple[Rule, ...]:

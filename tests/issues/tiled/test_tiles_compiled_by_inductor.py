@@ -66,25 +66,25 @@ def test_steps(dtype):
     assert region.ran.startswith(COMPILED_TILES.name) and region.backward_ran.startswith(COMPILED_TILES.name)
 
 
+def runs_call_by_call() -> None:
+    """Asserts that calls are right, and that no compiled tile makes them."""
+    given = [x.detach() for x in leaves(torch.float32)]
+    run, exact = torch.compile(soft_capped, backend="onepass"), soft_capped(*(x.double() for x in given))
+    for _ in range(3):
+        close([run(*given)], [exact], torch.float32)
+    (region,) = onepass.reports()[-1].regions
+    assert region.ran == "tiled"
+
+
 def test_without_a_compiler_the_plan_runs(monkeypatch):
     def fails(*_, **__):
         raise RuntimeError("no compiler was found")
 
     monkeypatch.setattr(compiled_tiles, "compiled_graph", fails)
-    given = [x.detach() for x in leaves(torch.float32)]
-    run, exact = torch.compile(soft_capped, backend="onepass"), soft_capped(*(x.double() for x in given))
-    for _ in range(3):
-        close([run(*given)], [exact], torch.float32)
-    (region,) = onepass.reports()[-1].regions
-    assert region.ran == "tiled"
+    runs_call_by_call()
 
 
 def test_a_wrong_tile_is_never_used(monkeypatch):
     monkeypatch.setitem(compiled_tiles.FASTER, torch.ops.aten.tanh_.default, lambda x: x.copy_(x * 0.9))
     monkeypatch.setitem(compiled_tiles.FASTER, torch.ops.aten.tanh.default, lambda x: x * 0.9)
-    given = [x.detach() for x in leaves(torch.float32)]
-    run, exact = torch.compile(soft_capped, backend="onepass"), soft_capped(*(x.double() for x in given))
-    for _ in range(3):
-        close([run(*given)], [exact], torch.float32)
-    (region,) = onepass.reports()[-1].regions
-    assert region.ran == "tiled"
+    runs_call_by_call()

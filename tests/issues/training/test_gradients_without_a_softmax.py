@@ -6,7 +6,7 @@ A quotient around a product put the values' dim on the grid: each product of row
 import pytest
 import torch
 
-from onepass.training import searched_forms
+from onepass.lowering.cost import estimated_plan
 from tests.support.backwards import backward_of, drawn, hold_gradients, kernel_of, leaves
 
 pytestmark = pytest.mark.usefixtures("fresh")
@@ -23,7 +23,7 @@ def near(q, k, v):
 
 
 def test_as_derived_no_product_is_done_for_each_value(monkeypatch):
-    monkeypatch.setattr(searched_forms, "another_form_could_pay", lambda *_: False)
+    monkeypatch.setattr(estimated_plan, "another_form_could_pay", lambda *_: False)
     plan = backward_of(divided, *leaves(*[(8, 32, 2048, 64)] * 3))
     kernel = kernel_of(plan, "grad_v")
     assert len(kernel.stores) == 2 and [d.size for d in kernel.grid] == [8, 32]
@@ -33,8 +33,8 @@ def test_as_derived_no_product_is_done_for_each_value(monkeypatch):
 @pytest.mark.parametrize("function", [divided, near])
 @pytest.mark.parametrize("searched", [False, True])
 def test_they_are_those_of_float64(function, searched, monkeypatch):
-    monkeypatch.setattr(searched_forms, "another_form_could_pay", lambda *_: searched)
-    monkeypatch.setattr(searched_forms, "takes_less_time", lambda *_: True)
+    monkeypatch.setattr(estimated_plan, "another_form_could_pay", lambda *_: searched)
+    monkeypatch.setattr(estimated_plan, "takes_less_time", lambda *_: True)
     inputs = [x.abs() for x in drawn([(2, 3, 40, 16)] * 3)]
     assert "derived" in hold_gradients(function, inputs, "tiled")
 
@@ -43,8 +43,8 @@ def test_they_are_those_of_float64(function, searched, monkeypatch):
 @pytest.mark.parametrize("offset", [0, 100])
 def test_what_queries_and_keys_have_in_common_costs_no_digits(offset, monkeypatch):
     """A product rounds its weights, so a difference of a query and a key must not become two products."""
-    monkeypatch.setattr(searched_forms, "another_form_could_pay", lambda *_: True)
-    monkeypatch.setattr(searched_forms, "takes_less_time", lambda *_: True)
+    monkeypatch.setattr(estimated_plan, "another_form_could_pay", lambda *_: True)
+    monkeypatch.setattr(estimated_plan, "takes_less_time", lambda *_: True)
     torch.manual_seed(0)
     q, k, v = ((torch.randn(1, 1, 256, 32) + by).bfloat16() for by in (offset, offset, 0))
     hold_gradients(near, [q, k, v], "triton", allowed=1e-2)
@@ -52,8 +52,8 @@ def test_what_queries_and_keys_have_in_common_costs_no_digits(offset, monkeypatc
 
 @pytest.mark.sampled(1)
 def test_what_values_have_in_common_costs_no_more_than_in_eager(monkeypatch):
-    monkeypatch.setattr(searched_forms, "another_form_could_pay", lambda *_: True)
-    monkeypatch.setattr(searched_forms, "takes_less_time", lambda *_: True)
+    monkeypatch.setattr(estimated_plan, "another_form_could_pay", lambda *_: True)
+    monkeypatch.setattr(estimated_plan, "takes_less_time", lambda *_: True)
     torch.manual_seed(0)
     q, k, v = (torch.randn(1, 1, 128, 16).abs().bfloat16() for _ in range(3))
     hold_gradients(divided, [q, k, v + 10], "triton", allowed=1e-2)

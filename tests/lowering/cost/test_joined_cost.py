@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from onepass.lowering.cost import estimated_plan
 from onepass.lowering.cost.estimated_plan import Estimator
 from onepass.lowering.cost.joined_cost import joined_estimate, joined_kernels
-from onepass.training import searched_forms
 from tests.support.gluon_ahead_of_time import backward_plan, backward_plan_of, plan_of
 
 MEASURED = Path(__file__).parents[3] / "bench" / "results" / "peers_backward_h100.csv"
@@ -60,7 +60,7 @@ def test_what_is_waited_for_is_named():
 
 @pytest.mark.parametrize("function, needs", [(weighed, False), (weighed_before, True)])
 def test_products_of_products_need_no_tiles_unless_pairs_are_dropped(function, needs, monkeypatch):
-    monkeypatch.setattr(searched_forms, "another_form_could_pay", lambda *_: False)
+    monkeypatch.setattr(estimated_plan, "another_form_could_pay", lambda *_: False)
     found = joined_kernels(backward_plan(function, leaves(2, 8, 2048, 64)))
     assert found.needs_tiles == needs
 

@@ -6,6 +6,7 @@ import torch
 from onepass.compiler import disk_cache
 from onepass.egraph.derivation.certificate import check
 from onepass.egraph.search.engine import EngineError
+from onepass.lowering.cost import estimated_plan
 from onepass.lowering.plan.records import NotPlannable
 from onepass.process_state import forget
 from onepass.rules import ALL, PHASES, WEIGHTED
@@ -64,7 +65,7 @@ def squared(q, k, v):
 def test_differences_are_multiplied_out_only_where_that_loses_less_than_rounding(function, dtype, used, monkeypatch):
     asked = []
     laws = searched_forms._laws
-    monkeypatch.setattr(searched_forms, "another_form_could_pay", lambda *_: True)
+    monkeypatch.setattr(estimated_plan, "another_form_could_pay", lambda *_: True)
     monkeypatch.setattr(searched_forms, "_laws", lambda *given: asked.append(laws(*given)) or asked[-1])
     assert not isinstance(training(text_of(function, 1, 2, 256, 32, dtype=dtype), (True, True, True)), str)
     (found,) = asked
@@ -77,12 +78,12 @@ def test_the_chains_are_in_the_report_and_its_certificates():
 
 
 def test_of_softmax_nothing_is_searched(monkeypatch):
-    monkeypatch.setattr(searched_forms, "takes_less_time", lambda *_: pytest.fail("two kernels are one"))
+    monkeypatch.setattr(estimated_plan, "takes_less_time", lambda *_: pytest.fail("two kernels are one"))
     assert not made(softmax, *LONG).every.chains
 
 
 def test_short_gradients_stay_as_derived(monkeypatch):
-    monkeypatch.setattr(searched_forms, "takes_less_time", lambda *_: pytest.fail("they take as long as launches"))
+    monkeypatch.setattr(estimated_plan, "takes_less_time", lambda *_: pytest.fail("they take as long as launches"))
     assert not made(linear, 1, 2, 64, 16).every.chains
 
 
@@ -130,7 +131,7 @@ def test_what_has_no_plan_as_derived_may_have_one_in_another_form(monkeypatch):
 
 @pytest.mark.parametrize("function", [linear, softmax])
 def test_gradients_are_those_of_float64(function, monkeypatch):
-    monkeypatch.setattr(searched_forms, "another_form_could_pay", lambda *_: True)
-    monkeypatch.setattr(searched_forms, "takes_less_time", lambda *_: True)
+    monkeypatch.setattr(estimated_plan, "another_form_could_pay", lambda *_: True)
+    monkeypatch.setattr(estimated_plan, "takes_less_time", lambda *_: True)
     inputs = [x.abs() for x in drawn([(1, 2, 40, 8)] * 3)]
     assert "derived" in hold_gradients(function, inputs, "tiled")
