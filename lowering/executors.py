@@ -18,6 +18,7 @@ from ..egraph.terms.sizes import UnknownSize
 from ..egraph.terms.term import TermError
 from .analysis.exact_products import with_weights
 from .hopper.config import HopperConfig
+from .hopper.form_facts import why_not_in_pieces
 from .hopper.kernel_form import Binding, bind
 from .hopper.mask_words import packed
 from .hopper.stored_values import bind_as_run
@@ -108,8 +109,8 @@ class PlanExecutor:
     ) -> None:
         """Compiles what `prepare` would first try on a device, for tensors like these, which are on "meta"."""
 
-    def describe(self, kernel: Kernel, weights: str = "half") -> str:
-        """What a report says about how the kernel runs this way; empty for nothing. weights: of its plan."""
+    def describe(self, kernel: Kernel, weights: str = "half", in_pieces: bool = False) -> str:
+        """What a report says about how the kernel runs this way; empty for nothing. weights, in_pieces: of its plan."""
         return ""
 
     def describe_settings(self, kernel: Kernel, store: ScheduleStore | None = None, weights: str = "half") -> str:
@@ -245,7 +246,7 @@ class TritonExecutor(PlanExecutor):
         given = with_copies(*_in_order(reordered, tensors, sizes))
         launcher.compile_ahead(tuple(tensors), given, sizes, reordered.strides(wanted) or None, device)
 
-    def describe(self, kernel: Kernel, weights: str = "half") -> str:
+    def describe(self, kernel: Kernel, weights: str = "half", in_pieces: bool = False) -> str:
         return describe_split(kernel)
 
     def source(self, kernel: Kernel, plan: Plan) -> str:
@@ -297,8 +298,11 @@ class GluonExecutor(TritonExecutor):
         found = bind_as_run(kernel, plan.weights)
         return found if isinstance(found, str) else None
 
-    def describe(self, kernel: Kernel, weights: str = "half") -> str:
+    def describe(self, kernel: Kernel, weights: str = "half", in_pieces: bool = False) -> str:
         found = bind_as_run(kernel, weights)
+        if in_pieces and not isinstance(found, str):
+            reason = why_not_in_pieces(found)
+            return f"plain Triton: {reason}" if reason else "warp-specialised Gluon, its loop in pieces"
         if isinstance(found, str):
             option = ROUNDING_HELPS if weights == "half" and self.rounds(kernel, "e4m3") else ""
             return f"plain Triton: {found}{option}"
@@ -436,8 +440,6 @@ def order(option: str, plan: Plan, device: torch.device) -> tuple[str, ...]:
     """
     if not runs_kernels(option, (device.type,)):
         return (TILED.name,)
-    if plan.piece:  # one form for all sizes, and nobody else where it fails
-        return (TRITON.name,)
     if option == "auto":
         option = GLUON.name if GLUON.refusal(plan, device) is None else TRITON.name
     return KERNELS[KERNELS.index(option) :]

@@ -28,7 +28,8 @@ class ExponentScaling:
     """The scores (gauge) are raw · natural, and in base 2 raw · factor.
 
     apart: the shift is subtracted before the multiplication, and scales are kept as they are, not in base 2.
-    within: what makes natural numbers base 2; 1 where a writer has raw scores in base 2.
+    within: what makes natural numbers base 2; 1 where a writer has raw scores in base 2. in_pieces: scales are kept as
+    they are in either form, since they are stored: a multiply-add then takes the shift times log2(e).
     """
 
     gauge: Term
@@ -36,16 +37,17 @@ class ExponentScaling:
     natural: float
     apart: bool
     within: float = LOG2_E
+    in_pieces: bool = False
 
 
-def exponent_scaling(gauge: Term, apart: bool = False) -> ExponentScaling:
+def exponent_scaling(gauge: Term, apart: bool = False, in_pieces: bool = False) -> ExponentScaling:
     """How the weights of these scores are computed. apart: the scale must be exact in any case.
 
     A constant factor of moderate scores is left out of their maximum.
     """
     if apart or magnitude(gauge) > MAX_MODERATE_SCORE:
-        return ExponentScaling(gauge, gauge, 1.0, True)
-    return ExponentScaling(gauge, *scale_split(gauge), False)
+        return ExponentScaling(gauge, gauge, 1.0, True, in_pieces=in_pieces)
+    return ExponentScaling(gauge, *scale_split(gauge), False, in_pieces=in_pieces)
 
 
 def holds_large_literal(score: Term) -> bool:
@@ -79,6 +81,14 @@ def read_again(kernel: Kernel) -> frozenset[Term]:
     bodies += [s.term for s in kernel.stores if not any(n.op == "log" for n in subterms(s.term))]
     read = {gauge_of(n.args[0]) for body in bodies for n in subterms(body) if n.op == "scale"}
     return frozenset(read.union(*_scores_together([a for a in states if a.gauge is not None], read)))
+
+
+def scales_of_pieces(kernel: Kernel) -> str:
+    """What the scales of a kernel in pieces have to be, one of SCALES_OF_PIECES in launch_facts.py."""
+    if read_again(kernel):
+        return "exact"
+    rescaled = [r for loop in kernel.loops for a in loop.accumulators if a.gauge is not None for r in a.reductions]
+    return "lagging" if all(any_scale(store.term, rescaled) for store in kernel.stores) else "largest"
 
 
 def _scores_together(states: Sequence[Accumulator], read: Set[Term]) -> Iterator[set[Term]]:

@@ -20,6 +20,7 @@ from ...egraph.terms.ops import LAST_PLACE
 from ...egraph.terms.philox import BITS, KEY_STEPS, MULTIPLIERS, ROUNDS, UNIT
 from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import subterms
+from ..analysis.softmax_scaling import LOG2_E, ExponentScaling
 from ..analysis.value_bounds import positive, reads
 from ..plan.dtypes import HALVES, is_integer, literal
 from ..plan.records import NotPlannable
@@ -29,6 +30,7 @@ from .dialect import Dialect
 LEADING_BITS = 12  # of a float32's 24: the product of two factors with so many bits is exact
 LARGEST_WRITTEN_EXPONENT = 8  # x^8 is written as a product of eight factors, x^9 as a call
 LINE_WIDTH = 116
+MAX_LAG = 8.0  # doublings: a lazy scale may lag behind the largest score, so weights stay below 2^8
 REMARK_WIDTH = 118
 TEMPLATES = {
     "neg": "-{0}",
@@ -117,6 +119,14 @@ HELPERS = {  # small device functions; a kernel's text defines those that it cal
         "bits = ({x} + 0.0).to({lang}.int32, bitcast=True)\n"
         f"    place = {{lang}}.where({{x}} == {{x}}, bits ^ ((bits >> 31) & {LAST_PLACE}), {LAST_PLACE})\n"
         "    return place.to({lang}.int64)"
+    ),
+    # Two numbers at a time, so that the sum's bits depend on no layout. Columns that a thread has come first.
+    "sum_in_pairs": (
+        "for _ in {lang}.static_range(20):\n"
+        "        if {x}.shape[1] > 8:\n"
+        "            {x} = {lang}.sum({lang}.reshape({x}, [{x}.shape[0], 2, {x}.shape[1] // 2]), 1)\n"
+        "    {x} = {lang}.sum({lang}.reshape({x}, [{x}.shape[0], 2, 2, 2]), 3)\n"
+        "    return {lang}.sum({lang}.sum({x}, 1), 1)"
     ),
     "uniform_at": random_number(),
     "larger": "return {lang}.maximum({x}, {y}, propagate_nan=tl.PropagateNan.ALL)",
@@ -343,3 +353,63 @@ class Names:
             name = f"{base}_{count}"
         self.taken.add(name)
         return name
+
+
+# Exponents of weights, in base 2. A weight is exp2(exponent) of a score and a shift, the largest score so far. Scales
+# are kept in base 2, or, where they must be exact or are those of pieces, in the scores' own unit.
+
+
+def factor_text(scaling: ExponentScaling) -> str:
+    """The number that makes a raw score an exponent."""
+    return literal(scaling.natural * scaling.within)
+
+
+def scale_text(scaling: ExponentScaling, top: str) -> str:
+    """The scale of the largest raw score."""
+    if scaling.in_pieces:
+        return top if scaling.natural == 1.0 else f"{top} * {literal(scaling.natural)}"
+    return top if scaling.apart else f"{top} * {factor_text(scaling)}"
+
+
+def exponent_text(scaling: ExponentScaling, score: str, shift: str, dialect: Dialect) -> str:
+    """The exponent of a raw score, from a shift in the unit of scales.
+
+    In pieces, all kernels of a plan round it once, whatever a compiler contracts: their bits are the same then.
+    """
+    if scaling.apart:
+        return f"({score} - {shift}) * {factor_text(scaling)}"
+    if scaling.in_pieces:
+        return dialect.call("fma", score, factor_text(scaling), f"-({_level(shift)})")
+    return f"{score} * {factor_text(scaling)} - {shift}"
+
+
+def decay_text(scaling: ExponentScaling, before: str, shift: str) -> str:
+    """The exponent of the factor that takes sums from an earlier scale to a later one."""
+    if scaling.in_pieces and not scaling.apart:  # as weights of the earlier and of the later scale were rounded
+        return f"{_level(before)} - {_level(shift)}"
+    return f"({before} - {shift}) * {factor_text(scaling)}" if scaling.apart else f"{before} - {shift}"
+
+
+def joining_text(before: str, shift: str) -> str:
+    """The exponent of the factor of a whole piece's sums, from its scale: also of a piece that was stored."""
+    return f"({before} - {shift}) * {literal(LOG2_E)}"
+
+
+def _level(scale: str) -> str:
+    """A scale of pieces in base 2."""
+    return f"{scale} * {literal(LOG2_E)}"
+
+
+def natural_scale_text(scaling: ExponentScaling, scale: str) -> str:
+    """The largest score itself."""
+    return scale if scaling.apart or scaling.in_pieces else f"{scale} * {literal(1 / LOG2_E)}"
+
+
+def lagging_text(scaling: ExponentScaling, before: str, top: str, dialect: Dialect) -> str:
+    """A scale that only grows where it lags far behind the largest score: most times, totals need no factor then."""
+    return dialect.call("where", f"{top} > {before} + {doublings(scaling, MAX_LAG)}", top, before)
+
+
+def doublings(scaling: ExponentScaling, count: float) -> float:
+    """So many doublings of a weight, in the unit of scales."""
+    return count / LOG2_E if scaling.apart or scaling.in_pieces else count

@@ -123,8 +123,15 @@ def multiply_and_sum(writer: Tiles, sum_: Contraction) -> TileValue:
     present = _present(writer, sum_)
     if present is not None:
         product = writer.where(present, product, "0.0")
-    text = writer.call("sum", product.text, axis=product.dims.index(sum_.dim))
-    return added(writer, sum_.into, TileValue(text, tuple(d for d in product.dims if d != sum_.dim)))
+    return added(writer, sum_.into, _folded(writer, product, sum_.dim))
+
+
+def _folded(writer: Tiles, product: TileValue, dim: Dim) -> TileValue:
+    """The sum of a tile along a dim. In pieces, its bits depend on no layout of rows and columns."""
+    axis, text = product.dims.index(dim), product.text
+    in_pairs = writer.facts.piece > 1 and dim in writer.tile_dims and (axis, len(product.dims)) == (1, 2)
+    text = f"sum_in_pairs({text})" if in_pairs else writer.call("sum", text, axis=axis)
+    return TileValue(text, tuple(d for d in product.dims if d != dim))
 
 
 def _by_dims(factors: Sequence[TileValue], dims: tuple[Dim, ...]) -> list[list[TileValue]]:

@@ -21,20 +21,25 @@ from ...egraph.terms.traversal import substitute, subterms
 from ..analysis.contiguous_axes import along
 from ..analysis.data_indices import is_block_number, nearest_places, place_conditions
 from ..analysis.exact_products import native
-from ..analysis.softmax_scaling import (
-    LOG2_E,
-    ExponentScaling,
-    exponent_scaling,
-    gauge_of,
-    holds_large_literal,
-    read_again,
-)
+from ..analysis.softmax_scaling import ExponentScaling, exponent_scaling, gauge_of, holds_large_literal, read_again
 from ..plan.dtypes import HALVES, is_integer, literal
 from ..plan.records import OUT_OF_RANGE, NotPlannable
 from ..plan.thresholds import HIDDEN_SCORE
 from .byte_conversions import MOVABLE, helper_of, is_moved_anyway
 from .dialect import TRITON
-from .ops import FOLDS, INTEGER_LIMITS, TileValue, atom, floating_loads_below, identity, operation
+from .ops import (
+    FOLDS,
+    INTEGER_LIMITS,
+    TileValue,
+    atom,
+    exponent_text,
+    floating_loads_below,
+    identity,
+    lagging_text,
+    natural_scale_text,
+    operation,
+    scale_text,
+)
 from .products import alternating_sides, contract
 from .tiles import Scope, Tiles
 
@@ -437,13 +442,17 @@ class TileWriter(Tiles):
 
         Scores without halves get the exact form where a large literal is among them. In the other form the compiler may
         round a product that is used twice in one place and not in the other: at a score of -1e4 the weight of a sum is
-        then not that of its divisor. So do scores that are read in pieces: their scales are stored as they are.
+        then not that of its divisor. Of scores that are read in pieces, scales are stored as they are. The weight of a
+        stored state at its own scale is exactly 1, which is the exact form, too.
         """
-        single = floating_loads_below([score]).isdisjoint(HALVES) and holds_large_literal(score)
-        return exponent_scaling(score, apart=bool(self.facts.piece) or single or self.needs_exact_scale(states))
+        piece, single = self.facts.piece, floating_loads_below([score]).isdisjoint(HALVES)
+        apart = (single and holds_large_literal(score)) or piece == 1 or (piece > 0 and self.is_double(score.dtype))
+        return exponent_scaling(score, apart or self.needs_exact_scale(states), in_pieces=piece > 0)
 
     def needs_exact_scale(self, states: Iterable[Term]) -> bool:
-        """Whether the scale of these states must be the largest score to the bit."""
+        """Whether the scale of these states must be the largest score to the bit. The kernels of pieces agree."""
+        if self.facts.piece:
+            return self.facts.scales == "exact"
         return any(gauge_of(state) in self.read_again for state in states)
 
     @cached_property
@@ -476,16 +485,21 @@ class TileWriter(Tiles):
         if before is not None:
             rest = self.union(before, top)
             pair = self.align(before, rest), self.align(top, rest)
-            combined = self.dialect.fill(FOLDS["max"].combine, *pair) if nan else self.call("maximum", *pair)
-            top = TileValue(combined, rest)
+            top = TileValue(self._larger(scaling, *pair, nan), rest)
         scale = self.assign("top", top, home)
         finite = self.call("where", f'{scale.text} == float("-inf")', "0.0", scale.text)
         shift = self.assign("shift", TileValue(finite, rest), home)
         dims = self.union(score, shift)
-        exponent = exponent_text(scaling, self.align(score, dims), self.align(shift, dims))
+        exponent = exponent_text(scaling, self.align(score, dims), self.align(shift, dims), self.dialect)
         weight = self.assign("weight", TileValue(self.call("exp2", exponent), dims))
         self.skewing.scores[weight.text] = score
         return scale, shift, weight
+
+    def _larger(self, scaling: ExponentScaling, before: str, top: str, nan: bool) -> str:
+        """The scale after a tile whose largest score is `top`. nan: it has to be NaN where one of them is."""
+        if self.facts.piece and self.facts.scales == "lagging":
+            return lagging_text(scaling, before, top, self.dialect)
+        return self.dialect.fill(FOLDS["max"].combine, before, top) if nan else self.call("maximum", before, top)
 
     def _masked_score(self, raw: Term, dim: Dim, present: TileValue | None, not_hidden: TileValue | None) -> TileValue:
         """The scores at the full shape, by a name."""
@@ -534,42 +548,6 @@ def same_number(number: str, top: str) -> str:
 def pair_text(number: str, place: str) -> str:
     """The pair of a number and a place."""
     return f"order_of({number}) * {PLACES} - {place}"
-
-
-# Exponents of weights, in base 2. A weight is exp2(exponent) of a score and a shift, the largest score so far.
-# Scales are kept in base 2, or, where they must be exact, in the scores' own unit.
-
-
-def factor_text(scaling: ExponentScaling) -> str:
-    """The number that makes a raw score an exponent."""
-    return literal(scaling.natural * scaling.within)
-
-
-def scale_text(scaling: ExponentScaling, top: str) -> str:
-    """The scale of the largest raw score."""
-    return top if scaling.apart else f"{top} * {factor_text(scaling)}"
-
-
-def exponent_text(scaling: ExponentScaling, score: str, shift: str) -> str:
-    """The exponent of a raw score, from a shift in the unit of scales."""
-    if scaling.apart:
-        return f"({score} - {shift}) * {factor_text(scaling)}"
-    return f"{score} * {factor_text(scaling)} - {shift}"
-
-
-def decay_text(scaling: ExponentScaling, before: str, shift: str) -> str:
-    """The exponent of the factor that takes sums from an earlier scale to a later one."""
-    return f"({before} - {shift}) * {factor_text(scaling)}" if scaling.apart else f"{before} - {shift}"
-
-
-def natural_scale_text(scaling: ExponentScaling, scale: str) -> str:
-    """The largest score itself."""
-    return scale if scaling.apart else f"{scale} * {literal(1 / LOG2_E)}"
-
-
-def doublings(scaling: ExponentScaling, count: float) -> float:
-    """So many doublings of a weight, in the unit of scales."""
-    return count / LOG2_E if scaling.apart else count
 
 
 NO_LOOP_CHANGES_IT = ""  # the dtype of an offset that is the same in all rounds of a loop

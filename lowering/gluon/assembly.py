@@ -60,7 +60,9 @@ class KernelAssembly(ABC, Generic[BindingT, ConfigT]):
         self.signature = Signature(self.names)
         self.maps: dict[str, TensorMap] = {}
         self._declare()
-        self.walks = WalkWriter(binding, config, self.signature.sizes, shape.listed, self.names.fresh)
+        self.walks = WalkWriter(
+            binding, config, self.signature.sizes, shape.listed, self.names.fresh, shape.facts.piece > 0
+        )
         self.signature.arguments += [argument for divisor in self.walks.divisors for argument in divisor.arguments]
 
     def writer(self, blocks: Blocks = frozenset()) -> GluonWriter:

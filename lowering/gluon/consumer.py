@@ -17,23 +17,23 @@ from ...egraph.terms.positions import pair_of
 from ...egraph.terms.term import Term
 from ...egraph.terms.traversal import subterms
 from ..analysis.softmax_scaling import ExponentScaling
-from ..codegen.ops import INTEGER_LIMITS, TileValue, identity
-from ..codegen.tile_writer import factor_text, pair_text, same_number
+from ..codegen.dialect import GLUON
+from ..codegen.ops import INTEGER_LIMITS, MAX_LAG, TileValue, factor_text, identity, lagging_text
+from ..codegen.tile_writer import pair_text, same_number
 from ..codegen.tiles import Scope
 from ..hopper.config import HopperConfig
-from ..hopper.form_facts import accumulated
+from ..hopper.form_facts import accumulated, readers_of_columns
 from ..hopper.kernel_form import Binding, Operand, Product, StateValue, chunks
 from ..plan.device import H200
 from ..plan.records import Accumulator
 from ..plan.thresholds import HIDDEN_SCORE
-from .epilogue import StateNames, StoreWriter, chunks_of, decayed, hand_over, zeros
+from .epilogue import PieceTotals, StateNames, StoreWriter, chunks_of, decayed, hand_over, zeros
 from .expressions import GluonWriter, Pending, matrix_in, name_products, summed, wait_for
 from .kernel_parts import Buffers, LaunchShape, phase_of, slot_of
-from .scores import Scores, in_base_two, stretched
+from .scores import MINUS_INFINITY, Scores, in_base_two, stretched
 from .work_items import Walk
 
 MAX_FETCHED_REGISTERS = 32  # of a thread, for what is fetched ahead
-MAX_LAG = 8.0  # doublings: a lazy scale may lag behind the largest score, so weights stay below 2^8
 NARROW_RANGE = 8.0  # doublings from 1 to the largest weight of one byte, whose largest number is 448
 PART_OF_REGISTERS = (9, 10)  # that accumulators, scores and weights may take so that a thread also keeps column numbers
 
@@ -62,17 +62,26 @@ class Consumer:
         self.rows, self.loop, self.listed = binding.kernel.rows, binding.loop, shape.listed is not None
         self.buffers = buffers
         self.more, self.words, self.cuts = "", "", (0, 0)
-        self.partial = self.occupied = ""
+        self.partial = self.occupied = self.new_scale = ""
         self.whole = shape.masked == "none" and str(self.loop.dim) in shape.facts.even  # no element is ever absent
         every = [pair for step in binding.steps for pair in step.states]
         self.sums = summed(binding.products, _terms_of(accumulator for accumulator, _ in every))
         self.scores = name_products(writer, binding.products, self.sums)
         self.states = [[StateNames(writer, a, values) for a, values in step.states] for step in binding.steps]
+        self.totals = self._piece_totals()
         self.keeps_columns = _has_room_for_columns(binding, config)
         self.bodies = [term for pair in every for term in _factors_of(*pair)]
         self.chunks = chunks_of(binding, config, 0)
         self.pending: list[list[Pending]] = self._plan_pending()
-        self.arrivals, self.releases = _readers_of_columns(binding)
+        self.arrivals, self.releases = readers_of_columns(binding)
+
+    def _piece_totals(self) -> PieceTotals | None:
+        """The totals of a loop in pieces, which has one state."""
+        if not self.shape.facts.piece:
+            return None
+        ((state,),) = self.states
+        tiles = self.shape.facts.piece // self.config.loop_tile
+        return PieceTotals(self.writer, state, self.buffers.totals, tiles)
 
     def _plan_pending(self) -> list[list[Pending]]:
         """By step, the value products that it leaves to the next one."""
@@ -105,7 +114,8 @@ class Consumer:
         handed_back = [f"mbarrier.arrive({self.buffers.rows_empty}.index(at))"] if copied else []
         body += [f"count += {walk.count}", *handed_back]
         store = StoreWriter(self.writer, self.binding, self.config, self.states, self.buffers, self.chunks)
-        body += self._drain() + after + store.lines()
+        totals = self.totals.finished() if self.totals else []
+        body += self._drain() + after + totals + store.lines()
         return [*self.writer.outer.lines, *body, "turn += 1"]
 
     def _gather(self) -> list[str]:
@@ -169,7 +179,7 @@ class Consumer:
         """A tile's steps. The first tile of an item has no value products before it. more: whether a tile follows."""
         writer, count = self.writer, "count" if first else "count + t"
         start = writer.names.fresh(f"{self.loop.dim}_start")
-        writer.open(self.loop.dim, start, ragged=first or self.listed)
+        writer.open(self.loop.dim, start, ragged=first or self.listed or self.totals is not None)
         writer.doubtful, writer.kept = self.loop.guard is not None, self._kept
         lines = writer.inner.lines
         lines += [*find, f"{start} = tile * {self.config.loop_tile}"]
@@ -334,7 +344,7 @@ class Consumer:
 
     def _states(self, n: int, first: bool) -> list[str]:
         """Writes a step's pointwise code and its states' scales and sums; the lines for after the wait."""
-        late: list[str] = []
+        late: list[str] = self._crossing(first)
         pending = iter(self.pending[n])
         for state in self.states[n]:
             weight, decay = self._weigh(state, first) if state.record.gauge is not None else (None, None)
@@ -344,7 +354,8 @@ class Consumer:
                     continue
                 summand = self._summand(value, weight, first)
                 if value.matrix is None:
-                    self._add(names[0], summand, decay, first)
+                    found = late if self.totals else self.writer.inner.lines
+                    found.append(self._added(names[0], summand, decay, first))
                     continue
                 packed = next(pending).packed
                 if value.matrix.is_narrow:
@@ -358,7 +369,17 @@ class Consumer:
                     weights = half
                 late += self._rescale(names, decay, first) if state.record.totals[number] == number else []
                 late.append(f"{packed} = gl.convert_layout({weights}, WEIGHT0)")
-        return late
+        return late + self._begun(first)
+
+    def _crossing(self, first: bool) -> list[str]:
+        """What joins a piece to the totals where a tile begins another one."""
+        return self.totals.crossing() if self.totals and not first else []
+
+    def _begun(self, first: bool) -> list[str]:
+        """The scale of the piece that runs, behind the first tile also totals of nothing."""
+        if self.totals is None:
+            return []
+        return [*(self.totals.cleared() if first else []), f"{self.totals.state.scale} = {self.new_scale}"]
 
     def _rescale(self, names: tuple[str, ...], decay: str | None, first: bool) -> list[str]:
         if first:
@@ -373,6 +394,10 @@ class Consumer:
             if capped is not None:
                 self._set_fixed_scale(state, first)
                 return self._masked(capped, "0.0", first), None
+        if self.totals:
+            raw = self.writer.spread(self.writer.value(scaling.raw), (self.rows, self.loop.dim))
+            score = self._masked(raw, MINUS_INFINITY, first)
+            return self._weight_in_pieces(Scores(raw, scaling), score, first)
         form = self._stretched(state, scaling)
         form = form or in_base_two(self.writer, scaling, self.rows, self.loop.dim, self.keeps_columns)
         score = self._masked(self.writer.spread(form.value, (self.rows, self.loop.dim)), form.hidden, first)
@@ -426,6 +451,24 @@ class Consumer:
         lines += [f"{weight} = {weighed}", f"{scale} = {new}"]
         return weight, None if first else decay
 
+    def _weight_in_pieces(self, form: Scores, score: str, first: bool) -> tuple[str, str | None]:
+        """As Triton computes weights of pieces. The piece before has its own scale until its products are there."""
+        writer, totals = self.writer, self.totals
+        assert totals is not None
+        lines, fresh = writer.inner.lines, writer.names.fresh
+        top, before, self.new_scale = map(fresh, ("top", "before", "new_scale"))
+        shift, weight, decay = map(fresh, ("shift", "weight", "decay"))
+        lines.append(f"{top} = {form.largest(score)}")
+        lines += [] if first else totals.before(before)
+        larger = f"gl.maximum({before}, {top})"
+        if writer.facts.scales == "lagging":
+            larger = lagging_text(form.scaling, before, top, GLUON)
+        lines.append(f"{self.new_scale} = {top if first else larger}")
+        lines.append(f'{shift} = gl.where({self.new_scale} == float("-inf"), 0.0, {self.new_scale})')
+        fallen, weighed = form.weights(True, score, before, shift)
+        lines += [f"{weight} = {weighed}", *([] if first else [f"{decay} = {fallen}"])]
+        return weight, None if first else decay
+
     def _summand(self, value: StateValue, weight: str | None, first: bool) -> str:
         """weight · factors over a whole tile, zero where an element is absent."""
         writer, tile = self.writer, (self.rows, self.loop.dim)
@@ -459,11 +502,14 @@ class Consumer:
         text = f"gl.convert_layout({pair_text(top, least)}, ROWS)"
         writer.inner.lines.append(f"{name} = {text if first else f'larger({name}, {text})'}")
 
-    def _add(self, name: str, summand: str, decay: str | None, first: bool) -> None:
-        text = f"partial_sum({summand})"
-        if not first:
+    def _added(self, name: str, summand: str, decay: str | None, first: bool) -> str:
+        """The line that adds a tile to a vector of sums: threads add up their own elements, but not in pieces."""
+        text = f"row_sum_in_pairs({summand}, ROWS)" if self.totals else f"partial_sum({summand})"
+        if self.totals and not first:
+            text = f"({name} * {decay}) + {text}"
+        elif not first:
             text = f"added({name}, {decay}, {summand})" if decay else f"{name} + {text}"
-        self.writer.inner.lines.append(f"{name} = {text}")
+        return f"{name} = {text}"
 
     def _masked(self, value: TileValue, absent: str, first: bool) -> str:
         """The value's name, `absent` where the guard is false, behind a branch where only some tiles need it."""
@@ -483,7 +529,8 @@ class Consumer:
         return self.writer.padding(self.loop.dim) if not self.words or self.loop.finite_mask else None
 
     def _tests_the_guard(self, first: bool) -> bool:
-        if self.loop.guard is None and not self.words:
+        ends_later = self.totals is not None and str(self.loop.dim) not in self.shape.facts.even
+        if self.loop.guard is None and not self.words and not ends_later:
             return False
         return self.shape.masked in ("some", "all") or (first and self.shape.masked == "first")
 
@@ -491,7 +538,7 @@ class Consumer:
         writer, around = self.writer, self.writer.inner
         name = writer.assign("found", value).text
         writer.inner = Scope(memo=dict(around.memo))
-        padding = self._padding() if self.listed else None
+        padding = self._padding() if self.listed or self.totals else None
         text = self._present(TileValue(name, value.dims, value.dtype), absent, padding).text
         branch, writer.inner = [*writer.inner.lines, f"{name} = {text}"], around
         around.lines.append(f"if {self.partial}:")
@@ -535,20 +582,6 @@ def _has_room_for_columns(binding: Binding, config: HopperConfig) -> bool:
     held = columns // 2 + config.loop_tile // 2 + config.loop_tile // 4 + config.loop_tile // 4
     part, whole = PART_OF_REGISTERS
     return held <= config.registers[1] * part // whole
-
-
-def _readers_of_columns(binding: Binding) -> tuple[list[list[Operand]], list[list[Operand]]]:
-    """By step, the columns of score products that it is the first to read, and those that it is the last to read."""
-    first: dict[Operand, int] = {}
-    last: dict[Operand, int] = {}
-    for n, step in enumerate(binding.steps):
-        for product in step.products:
-            first.setdefault(product.columns, n)
-            last[product.columns] = n
-    last = {operand: n for operand, n in last.items() if operand not in binding.matrices}
-    steps = range(len(binding.steps))
-    by_step = lambda readers: [[operand for operand, m in readers.items() if m == n] for n in steps]
-    return by_step(first), by_step(last)
 
 
 def _registers(load: Term) -> int:

@@ -119,6 +119,17 @@ def row_sum(partial, ROWS: gl.constexpr):
 
 
 @gluon.jit
+def row_sum_in_pairs(x, ROWS: gl.constexpr):
+    """As `sum_in_pairs` of lowering/codegen/ops.py, to the bit: the columns that a thread has come first."""
+    if x.shape[1] == 128:
+        pairs = gl.sum(x.reshape([x.shape[0], 2, 2, 2, 2, 2, 2, 2]), 1)
+    else:
+        pairs = x.reshape([x.shape[0], 2, 2, 2, 2, 2, 2])
+    of_threads = gl.sum(gl.sum(gl.sum(gl.sum(pairs, 1), 1), 1), 3)
+    return gl.convert_layout(gl.sum(gl.sum(of_threads, 1), 1), ROWS)
+
+
+@gluon.jit
 def added(partial, factor, x):
     """partial · factor + the partial sums of x."""
     LAYOUT: gl.constexpr = partial.type.layout

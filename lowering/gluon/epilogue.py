@@ -11,8 +11,7 @@ from itertools import count
 
 from ...egraph.terms.ops import iota
 from ..analysis.softmax_scaling import any_scale, fixed_scale
-from ..codegen.ops import TileValue, atom
-from ..codegen.tile_writer import decay_text
+from ..codegen.ops import TileValue, atom, decay_text, joining_text
 from ..hopper.config import HopperConfig
 from ..hopper.kernel_form import Binding, chunks
 from ..plan.device import H200
@@ -58,8 +57,9 @@ class StateNames:
         rescaled = record.gauge is not None
         self.scale = fresh(f"{record.name}_scale") if rescaled else ""
         exact = rescaled and not all(any_scale(store.term, record.reductions) for store in writer.kernel.stores)
-        self.peak = fresh(f"{record.name}_peak") if exact else ""  # a lazy scale lags behind it
-        self.fixed = fixed_scale(writer.kernel, record) if rescaled else None
+        in_pieces = writer.facts.piece > 0  # whose scales are as all kernels of the plan have them
+        self.peak = fresh(f"{record.name}_peak") if exact and not in_pieces else ""  # a lazy scale lags behind it
+        self.fixed = fixed_scale(writer.kernel, record) if rescaled and not in_pieces else None
         self.parts: list[tuple[str, ...]] = []
         for total, value in zip(record.totals, values, strict=True):
             if total < len(self.parts):  # it is added to the total of a value before it
@@ -69,6 +69,77 @@ class StateNames:
             self.parts.append(tuple(fresh(f"{record.name}") for _ in range(number)))
         self.pairs = [*zip(values, self.parts, strict=True)]
         self.totals = [pair for n, pair in enumerate(self.pairs) if record.totals[n] == n]  # that are added up
+
+
+class PieceTotals:
+    """The totals of an item whose loop is read in pieces, as piece_states.py has them in Triton: the same operations in
+    the same order, so that a row has the same bits.
+
+    A tile's piece has states of its own. Where a tile begins another one, they join the totals. What a matrix adds up
+    waits in shared memory, since registers hold the piece. buffers: of that, one a chunk. tiles: of a piece.
+    """
+
+    def __init__(self, writer: GluonWriter, state: StateNames, buffers: tuple[str, ...], tiles: int):
+        fresh, name = writer.names.fresh, state.record.name
+        self.state, self.buffers, self.tiles = state, buffers, tiles
+        self.scale, self.begins, self.joined, self.fresh = *map(fresh, (f"{name}_total", "begins", "joined")), fresh
+        self.vectors = {names[0]: fresh(f"{name}_total") for value, names in state.totals if value.matrix is None}
+        self.sums = [names[0] for value, names in state.totals if value.matrix is not None]
+
+    def cleared(self) -> list[str]:
+        """What stands in an item's first tile."""
+        rows = f"[{H200.product_rows}]"
+        lines = [f'{self.scale} = gl.full({rows}, float("-inf"), gl.float32, ROWS)', f"{self.joined} = 0"]
+        return [*lines, *(f"{total} = gl.zeros({rows}, gl.float32, ROWS)" for total in self.vectors.values())]
+
+    def before(self, name: str) -> list[str]:
+        """The lines that find whether a tile begins a piece, and the scale that its scores meet."""
+        begins = f"{self.begins} = tile % {self.tiles} == 0"
+        return [begins, f'{name} = gl.where({self.begins}, float("-inf"), {self.state.scale})']
+
+    def crossing(self) -> list[str]:
+        """Where a tile begins a piece, the one before joins the totals, once its products are there."""
+        lines, kept, added = self._factors()
+        for total, buffer in zip(self.sums, self.buffers, strict=True):
+            slot, before = f"{buffer}.index(W)", self.fresh("before")
+            join = lambda text, total=total: f"{text} * {_by_rows(kept)} + {total} * {_by_rows(added)}"
+            lines += [f"if {self.joined} > 0:", f"    {before} = {slot}.load(VALUE0)"]
+            lines += [f"    {slot}.store({join(before)})", "else:", f"    {slot}.store({join('0.0')})"]
+            lines += [f"{total} = gl.zeros([{H200.product_rows}, {total}.shape[1]], gl.float32, VALUE0)"]
+        lines += [f"{self.joined} += 1", *self._joined_vectors(kept, added)]
+        zero = [f"{name} = gl.zeros([{H200.product_rows}], gl.float32, ROWS)" for name in self.vectors]
+        return [f"if {self.begins}:", *(f"    {line}" for line in [*lines, *zero])]
+
+    def finished(self) -> list[str]:
+        """After the item's last product: the last piece joins, and the state's names have the totals."""
+        lines, kept, added = self._factors()
+        for name, buffer in zip(self.sums, self.buffers, strict=True):
+            before = self.fresh("before")
+            lines += [f"if {self.joined} > 0:", f"    {before} = {buffer}.index(W).load(VALUE0)"]
+            lines += ["else:", f"    {before} = gl.zeros([{H200.product_rows}, {name}.shape[1]], gl.float32, VALUE0)"]
+            lines += [f"{name} = {before} * {_by_rows(kept)} + {name} * {_by_rows(added)}"]
+        lines += self._joined_vectors(kept, added)
+        return [*lines, *(f"{n} = {total}" for n, total in ((self.state.scale, self.scale), *self.vectors.items()))]
+
+    def _factors(self) -> tuple[list[str], str, str]:
+        """(lines, the factor of the totals, that of the piece): both are taken to the larger scale."""
+        top, shift, kept, added = map(self.fresh, ("joined_top", "shift", "kept", "added"))
+        lines = [
+            f"{top} = gl.maximum({self.scale}, {self.state.scale})",
+            f'{shift} = gl.where({top} == float("-inf"), 0.0, {top})',
+            f"{kept} = gl.exp2({joining_text(self.scale, shift)})",
+            f"{added} = gl.exp2({joining_text(self.state.scale, shift)})",
+            f"{self.scale} = {top}",
+        ]
+        return lines, kept, added
+
+    def _joined_vectors(self, kept: str, added: str) -> list[str]:
+        return [f"{total} = {total} * {kept} + {name} * {added}" for name, total in self.vectors.items()]
+
+
+def _by_rows(vector: str) -> str:
+    """A vector over rows beside an accumulator."""
+    return f"gl.convert_layout({vector}, gl.SliceLayout(1, VALUE0))[:, None]"
 
 
 class StoreWriter:
@@ -158,7 +229,7 @@ class StoreWriter:
         writer, rows = self.writer, (self.rows,)
         lines, vectors = writer.outer.lines, []
         for value, names in state.pairs:
-            if value.matrix is None and state.record.monoid != "max":
+            if value.matrix is None and state.record.monoid != "max" and not writer.facts.piece:
                 lines.append(f"{names[0]} = row_sum({names[0]}, ROWS)")
             vectors.append(TileValue(names[0], rows) if value.matrix is None else None)
         known = [vector.text for vector in vectors if vector is not None]

@@ -45,7 +45,8 @@ COPIES = ("copy_in", "copy_out")
 TILE_FUNCTIONS = (
     "added asked_for coarse_tangent counted decay_of diagonal_tile give_turn halves item_at items_here kept "
     "kept_registers level_of logistic_curve multiplied narrow_operand narrow_words nearest nonzero partial_sum "
-    "quotient ramp rescaled rounded row_max row_sum stretched_max take_turn tangent thread_words unit_of widened"
+    "quotient ramp rescaled rounded row_max row_sum row_sum_in_pairs stretched_max take_turn tangent thread_words "
+    "unit_of widened"
 ).split()
 SPECIAL_FUNCTIONS = ("bounded_weights", "capped_weights", "logistic_of", "small_logistic_of")
 RESERVED = (
@@ -247,6 +248,8 @@ class GluonWriter(TileWriter):
         return super()._cast(value, node)
 
     def _pointwise(self, node: Term, args: list[TileValue]) -> TileValue:
+        if self.facts.piece:  # as Triton has it, to the bit
+            return super()._pointwise(node, args)
         if node.op == "tanh" and set(args[0].dims) == {self.kernel.rows, self.binding.loop.dim}:
             kinds = {o.tensor.dtype for o in (*self.binding.row_operands, *self.binding.streams)}
             name = "coarse_tangent" if kinds == {"bfloat16"} else "tangent"

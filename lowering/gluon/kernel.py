@@ -62,7 +62,11 @@ class GluonKernelWriter(KernelAssembly[Binding, HopperConfig]):
         loop = (*columns, *overlays, *(self._ring(o, tile) for o in later))
         exits = {o.tensor: self._ring(o, H200.product_rows) for o in shape.sent}
         entries = {exit.tensor: self._entry(entry, exits[exit.tensor]) for entry, exit in shape.entered}
-        return Buffers(loop, rows, exits, entries, self.rows_full, self.rows_empty, self._handed())
+        return Buffers(loop, rows, exits, entries, self.rows_full, self.rows_empty, self._handed(), self._totals())
+
+    def _totals(self) -> tuple[str, ...]:
+        """Names of what the pieces of a loop add up to."""
+        return tuple(self.names.fresh("totals") for _ in self.binding.matrices) if self.shape.facts.piece else ()
 
     def _handed(self) -> Handed | None:
         """Names of what the warpgroup with the scores gives to the others."""
@@ -123,6 +127,10 @@ class GluonKernelWriter(KernelAssembly[Binding, HopperConfig]):
                 slots = s.consumers * (1 + (extent > s.send)) if ring in exits else self._slots(ring)
                 shape = f"[{slots}] + {self._tile_shape(ring, name)}"
                 lines.append(f"{buffer} = gl.allocate_shared_memory({name}.dtype, {shape}, {name}.layout)")
+        for name, matrix in zip(self.buffers.totals, self.binding.matrices):
+            ((_, extent),), layout = chunks(matrix.inner.size), "gl.SwizzledSharedLayout(8, 1, 8, [1, 0])"
+            tiles = f"[{s.consumers}, {H200.product_rows}, {extent}]"
+            lines.append(f"{name} = gl.allocate_shared_memory(gl.float32, {tiles}, {layout})")
         return lines + self._handed_lines()
 
     def _tile_shape(self, ring: Ring, name: str) -> str:

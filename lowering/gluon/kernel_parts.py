@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...egraph.terms.sizes import resolve
 from ...egraph.terms.term import Dim, Tensor
+from ..codegen.fast_division import division
 from ..codegen.signature import Source
 from ..hopper.kernel_form import Diagonal, Operand
 from ..hopper.mask_words import Packed
@@ -110,7 +112,8 @@ class Buffers:
     """The shared memory of a kernel: rings of the loop's operands and of the rows', and, by result, exits and entries.
 
     An exit is where a result leaves. An entry is the same memory for what comes in before. All operands of the rows
-    come together: they share the barriers rows_full and rows_empty. handed: what warpgroups give to each other.
+    come together: they share the barriers rows_full and rows_empty. handed: what warpgroups give to each other. totals:
+    what an accumulator of a loop in pieces adds up to, one a chunk.
     """
 
     loop: tuple[Ring, ...]
@@ -120,6 +123,7 @@ class Buffers:
     rows_full: str
     rows_empty: str
     handed: Handed | None = None
+    totals: tuple[str, ...] = ()
 
     @property
     def copied_rows(self) -> tuple[Ring, ...]:
@@ -136,5 +140,19 @@ class Buffers:
         found = [name for ring in (*self.rows, *self.loop) for name in (*ring.buffers, ring.full, ring.empty)]
         found += [name for ring in self.exits.values() for name in ring.buffers]
         found += [h.weights, h.vectors, h.full, h.empty] if (h := self.handed) else []
-        found += [ring.full for ring in self.entries.values()]
+        found += [*(ring.full for ring in self.entries.values()), *self.totals]
         return [name for name in dict.fromkeys(found) if name]
+
+
+def arguments_of(source: GluonSource, values: dict, sizes: dict) -> list[str | int]:
+    """What a call gives to the kernel behind its tensor maps: names of tensors, strides, sizes and their divisors."""
+    found: list[str | int] = []
+    for argument in source.arguments:
+        if argument.size is not None:
+            size = resolve(argument.size, sizes)
+            found.append(division(-(-size // argument.step))[argument.part] if argument.part else size)
+        elif argument.axis is not None:
+            found.append(values[argument.tensor].stride(argument.axis))
+        else:
+            found.append(argument.tensor)
+    return found

@@ -21,10 +21,10 @@ from ...egraph.forks import cached_property
 from ...egraph.terms.affine import affine
 from ...egraph.terms.ops import iota
 from ...egraph.terms.sizes import resolve
-from ..codegen.fast_division import BITS, division
+from ..codegen.fast_division import BITS
 from ..hopper import work_order
-from ..hopper.config import HOPPER_DEFAULTS, HopperConfig, HopperDefault, KernelClass, default_row
-from ..hopper.form_facts import accumulated, chains, crowded, sloped, width
+from ..hopper.config import HOPPER_DEFAULTS, HopperConfig, HopperDefault, KernelClass, default_row, of_pieces
+from ..hopper.form_facts import accumulated, chains, crowded, sloped, why_not_in_pieces, width
 from ..hopper.kernel_form import MAX_OWN_COLUMNS, Binding, Diagonal, Operand, WarpBinding, bind, chunks, entered, sent
 from ..hopper.mask_words import Packed, fine, packed, small
 from ..hopper.register_order import register_place
@@ -45,7 +45,7 @@ from ..schedule.choose_config import Choice, choose
 from ..schedule.schedule_store import ScheduleStore
 from ..triton.launch import INT32, META, Launcher, load, typical_run
 from .kernel import emit
-from .kernel_parts import GluonSource, LaunchShape, TensorMap
+from .kernel_parts import GluonSource, LaunchShape, TensorMap, arguments_of
 
 log = logging.getLogger(__name__)
 NOTHING = torch.zeros(1, dtype=torch.int32)
@@ -155,7 +155,7 @@ class GluonLauncher(Launcher):
         hopper_configs: dict[str, HopperConfig] | None = None,
         store: ScheduleStore | None = None,
     ):
-        plan = plan if gluon_missing() else suited_plan(plan)
+        plan = plan if plan.piece or gluon_missing() else suited_plan(plan)
         super().__init__(plan, config)
         self.hopper_configs, self.store = hopper_configs or {}, store
         self.bindings = {kernel.name: bind(kernel) for kernel in plan.kernels}
@@ -197,17 +197,35 @@ class GluonLauncher(Launcher):
         overlays = described(binding.overlays, values)
         places = torch.cuda.get_device_properties(device).multi_processor_count
         given = self.hopper_configs.get(binding.kernel.name)
+        if self.plan.piece:
+            binding, given = self._in_order(binding, sizes, device)
         run = None if given else self._run_here(binding, values, sizes, device)
         choice = choice_of(binding, sizes, overlays, places, run, self.store, given)
         self.choices[binding.kernel.name], config = choice, choice.config
         prepared = prepare(binding, config, sizes, suited_tensors(binding, overlays, values, sizes, config), places)
-        source = emit(binding, self.plan, config, prepared.shape)
+        source = emit(binding, self.plan, config, self._shape(binding.kernel, prepared.shape))
         windows = tuple((m.tensor, window_of(m, values[m.tensor], sizes)) for m in source.maps)
         programs = min(places * config.residents, prepared.total)
         found, maps = self._work(binding, prepared, config, programs, place)
         arguments = (*arguments_of(source, values, sizes), *found, prepared.total)
         function = load(source.text, source.function)
-        return GluonLaunch(function, programs, windows, arguments, maps, options_of(config, source.text), source)
+        options = options_of(config, source.text) | self._as_written()
+        return GluonLaunch(function, programs, windows, arguments, maps, options, source)
+
+    def _in_order(self, binding: Binding, sizes: dict, device: torch.device) -> tuple[Binding, HopperConfig]:
+        """The form and the settings of a loop in pieces, whose tiles are read in order. Raises RefusedLaunch."""
+        if reason := why_not_in_pieces(binding):
+            raise RefusedLaunch(reason)
+        tile = self.config(binding.kernel, sizes, device).loop_tile
+        return replace(binding, loop=replace(binding.loop, map=None)), of_pieces(width(binding), tile)
+
+    def _shape(self, kernel: Kernel, shape: LaunchShape) -> LaunchShape:
+        """The facts for a text; in pieces, tiles are read in order: what is partial comes last."""
+        if not self.plan.piece:
+            return shape
+        facts = replace(self._in_pieces(kernel, shape.facts), even=shape.facts.even, machine="sm_90")
+        whole = shape.masked == "none" and str(kernel.loops[0].dim) in facts.even
+        return replace(shape, facts=facts, masked="none" if whole else "all" if shape.masked == "all" else "some")
 
     def _work(
         self, binding: Binding, prepared: Prepared, config: HopperConfig, programs: int, device: torch.device
@@ -562,19 +580,6 @@ def window_of(described: TensorMap, tensor: torch.Tensor, sizes: dict) -> Window
             name = operand.tensor.name
             raise RefusedLaunch(f"a tile of {name} begins at a computed place and may reach beyond its dim")
     return Window(tuple(extents), tensor.stride(), described.box)
-
-
-def arguments_of(source: GluonSource, values: dict, sizes: dict) -> list[str | int]:
-    found: list[str | int] = []
-    for argument in source.arguments:
-        if argument.size is not None:
-            size = resolve(argument.size, sizes)
-            found.append(division(-(-size // argument.step))[argument.part] if argument.part else size)
-        elif argument.axis is not None:
-            found.append(values[argument.tensor].stride(argument.axis))
-        else:
-            found.append(argument.tensor)
-    return found
 
 
 def refusal(plan: Plan, device: torch.device) -> str | None:

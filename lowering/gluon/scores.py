@@ -13,8 +13,8 @@ from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import reduces
 from ..analysis.product_terms import product, scale_split, signed_factors
 from ..analysis.softmax_scaling import LOG2_E, ExponentScaling
-from ..codegen.ops import TileValue, atom
-from ..codegen.tile_writer import decay_text, doublings, exponent_text, factor_text, scale_text
+from ..codegen.dialect import GLUON
+from ..codegen.ops import TileValue, atom, decay_text, doublings, exponent_text, factor_text, scale_text
 from ..hopper.score_offsets import Slope, split
 from ..plan.dtypes import literal
 from .expressions import GluonWriter
@@ -52,7 +52,7 @@ class Scores:
             unit = f"unit_of({shift})"
             return f"decay_of({scale}, {shift})", f"gl.exp2({score} * {unit}[:, None] - level_of({shift})[:, None])"
         below = f"({shift} - {self.lift})" if self.lift else shift
-        weight = exponent_text(scaling, score, f"{below}[:, None]")
+        weight = exponent_text(scaling, score, f"{below}[:, None]", GLUON)
         return f"gl.exp2({decay_text(scaling, scale, shift)})", f"gl.exp2({weight})"
 
 

@@ -50,12 +50,20 @@ class Walk:
 class WalkWriter:
     """Writes the search for items and tiles into a function.
 
-    listed: the dims for which there is a list of tiles each; None if the tiles are ranges.
+    listed: the dims for which there is a list of tiles each; None if the tiles are ranges. in_pieces: tiles are read in
+    their order.
     """
 
     def __init__(
-        self, binding: WarpBinding, config: WarpSettings, sizes: dict[Dim, str], listed: tuple[Dim, ...] | None, fresh
+        self,
+        binding: WarpBinding,
+        config: WarpSettings,
+        sizes: dict[Dim, str],
+        listed: tuple[Dim, ...] | None,
+        fresh,
+        in_pieces: bool = False,
     ):
+        self.in_pieces = in_pieces
         self.kernel, self.loop, self.config = binding.kernel, binding.loop, config
         self.sizes, self.listed, self.block = sizes, listed, H200.product_rows * config.consumers
         self.occupied = self.reached = ""  # of the range that was written last: in its part, and as a whole
@@ -86,7 +94,7 @@ class WalkWriter:
         """The tiles that the producer copies for an item. There is at least one, so that every state is initialised."""
         if self.listed is not None:
             return self._listed(writer, first)
-        walk = replace(self._down(*self.range_of_program(writer, first)), occupied=self.reached)
+        walk = replace(self._tiles(*self.range_of_program(writer, first)), occupied=self.reached)
         return walk if self.copied == self.config.loop_tile else self._within(writer, walk, first)
 
     def _within(self, writer: GluonWriter, walk: Walk, first: str) -> Walk:
@@ -113,9 +121,9 @@ class WalkWriter:
         exists = f"{row} < {self.sizes[self.kernel.rows]}"
         if vacant and not skewed:
             own = writer.assign("own_begin", TileValue(f"gl.where({exists}, {begin}, {end} - 1)"), writer.outer).text
-            walk = self._down(own, end, "", "", f"{own} - {begin}")
+            walk = self._tiles(own, end, "", "", f"{own} - {begin}")
         else:
-            walk = replace(self._down(begin, end), occupied=occupied)
+            walk = replace(self._tiles(begin, end), occupied=occupied)
         if not skewed and not some:
             return walk
         low, high, full_begin, full_end = self.ends(writer, "own", row, H200.product_rows)
@@ -127,12 +135,17 @@ class WalkWriter:
             f"{high} = gl.minimum(gl.maximum({high}, {low} + 1), {end})",
             *([f"{low} = gl.where({exists}, {low}, {high} - 1)"] if vacant else []),
         ]
-        return self._down(low, high, partial, f"{end} - {high}", f"{low} - {begin}")
+        return self._tiles(low, high, partial, f"{end} - {high}", f"{low} - {begin}")
 
-    @staticmethod
-    def _down(begin: str, end: str, partial: str = "", before: str = "", after: str = "") -> Walk:
-        """The tiles of a range, from its end. Under a causal mask, those that need the guard come first."""
-        return Walk(f"{end} - {begin}", (f"tile = {end} - 1 - {{t}}",), partial, before, after)
+    def _tiles(self, begin: str, end: str, partial: str = "", last: str = "", first: str = "") -> Walk:
+        """The tiles of a range. last, first: how many of the program's tiles lie behind it and in front of it.
+
+        Under a causal mask, those that need the guard come first, from the range's end. In pieces, tiles are read in
+        their order.
+        """
+        if self.in_pieces:
+            return Walk(f"{end} - {begin}", (f"tile = {begin} + {{t}}",), partial, first, last)
+        return Walk(f"{end} - {begin}", (f"tile = {end} - 1 - {{t}}",), partial, last, first)
 
     # Lists
 

@@ -268,6 +268,15 @@ HOPPER_DEFAULTS = (
 )
 
 
+def of_pieces(columns: int, loop_tile: int) -> HopperConfig:
+    """Settings of a loop in pieces. columns: of its matrices. loop_tile: as plain Triton has it for the same bits.
+
+    The totals take the shared memory by which results would leave and items would begin ahead.
+    """
+    stages = 4 if columns <= H200.product_rows else 2
+    return HopperConfig(2, loop_tile, stages, 1, turns=True, send=0)
+
+
 def default_row(kind: KernelClass) -> HopperDefault | None:
     """The first default row for a class; None if its accumulators need more registers than threads have."""
     return first_match(HOPPER_DEFAULTS, asdict(kind))

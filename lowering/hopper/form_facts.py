@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from ...egraph.terms.term import Dim, Term
 from ..plan.dtypes import HALVES
+from ..plan.thresholds import MAX_COLUMNS_OF_TOTALS
 from .config import HopperConfig
 from .kernel_form import Binding, Diagonal, Operand, WarpBinding, chunks
 from .score_offsets import Gauge, split
@@ -66,7 +67,38 @@ def width(binding: Binding) -> int:
     return max(sum(e for _, e in chunks(o.inner.size)) for o in (*binding.row_operands, *binding.streams))
 
 
+def why_not_in_pieces(binding: Binding) -> str:
+    """Why a loop in pieces has no such form; "" if it has: one product of scores, and one softmax that weighs one
+    matrix, so that a tile's sums are those of plain Triton to the bit.
+    """
+    states = [pair for step in binding.steps for pair in step.states]
+    if len(binding.products) != 1 or len(states) != 1 or len(binding.loop.ranges) != 1:
+        return "it has several products, states or ranges"
+    ((record, values),) = states
+    apart = record.totals == tuple(range(len(values)))  # no value is added to the total of another one
+    plain = record.gauge is not None and apart and not any(v.factors for v in values)
+    if not plain or len(binding.matrices) != 1 or {o.tensor.dtype for o in binding.streams} - set(HALVES):
+        return "its loop has more than weights of one matrix and their sum"
+    if width(binding) > MAX_COLUMNS_OF_TOTALS or len(chunks(binding.matrices[0].inner.size)) > 1:
+        return f"it has matrices of more than {MAX_COLUMNS_OF_TOTALS} columns, or of a number that is no power of two"
+    return ""
+
+
 def chains(binding: Binding, config: HopperConfig, overlays: tuple[Operand, ...]) -> bool:
     """Whether an item's first scores are issued with the last products of the item before it."""
     copied = not overlays and not any(operand.gathered for operand in binding.row_operands)
     return config.chained and config.row_buffers > 1 and len(binding.steps) == 1 and copied
+
+
+def readers_of_columns(binding: Binding) -> tuple[list[list[Operand]], list[list[Operand]]]:
+    """By step, the columns of score products that it is the first to read, and those that it is the last to read."""
+    first: dict[Operand, int] = {}
+    last: dict[Operand, int] = {}
+    for n, step in enumerate(binding.steps):
+        for product in step.products:
+            first.setdefault(product.columns, n)
+            last[product.columns] = n
+    last = {operand: n for operand, n in last.items() if operand not in binding.matrices}
+    steps = range(len(binding.steps))
+    by_step = lambda readers: [[operand for operand, m in readers.items() if m == n] for n in steps]
+    return by_step(first), by_step(last)

@@ -20,13 +20,12 @@ from ...egraph.terms.sizes import resolve
 from ...egraph.terms.term import Tensor
 from ...egraph.terms.traversal import subterms
 from ..codegen.signature import Source
-from ..gluon.kernel_parts import LaunchShape, TensorMap
+from ..gluon.kernel_parts import LaunchShape, TensorMap, arguments_of
 from ..gluon.launch import (
     NOTHING,
     GluonLaunch,
     GluonLauncher,
     RefusedLaunch,
-    arguments_of,
     described,
     require_suited,
     wide_tensors,

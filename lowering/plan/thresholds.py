@@ -23,4 +23,6 @@ MAX_STORED_BYTES = 64 << 20
 HIDDEN_SCORE = -(2.0**100)
 # The keys of a piece of an invariant plan's loops. A short piece costs more merging, a long one shares out fewer
 # programs where there are few rows.
-KEYS_OF_A_PIECE = 512
+KEYS_OF_A_PIECE = 1024
+# The widest accumulator whose totals fit into shared memory beside the tiles of a Hopper kernel.
+MAX_COLUMNS_OF_TOTALS = 128

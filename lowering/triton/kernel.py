@@ -15,11 +15,11 @@ from ...egraph.terms.traversal import subterms
 from ..analysis.data_indices import all_place_conditions, loads_by_data
 from ..analysis.dim_roles import Compared, compared
 from ..codegen.dialect import TRITON
-from ..codegen.ops import FOLDS, Names, TileValue, helpers, identity, remarks, wrapped
+from ..codegen.ops import FOLDS, Names, TileValue, decay_text, helpers, identity, remarks, wrapped
 from ..codegen.products import contract
 from ..codegen.relative_products import is_not_finite
 from ..codegen.signature import Signature, Source
-from ..codegen.tile_writer import TileWriter, decay_text
+from ..codegen.tile_writer import TileWriter
 from ..codegen.tiles import Scope, Skewing
 from ..masks.loop_ranges import conjuncts, why_apart
 from ..plan.dtypes import is_integer

@@ -21,6 +21,7 @@ from ...egraph.terms.sizes import UnknownSize, resolve
 from ...egraph.terms.term import Tensor
 from ..analysis.contiguous_axes import runs_of
 from ..analysis.data_indices import blocks_of_tiles
+from ..analysis.softmax_scaling import scales_of_pieces
 from ..codegen.signature import Source
 from ..launch.current_device import allocator, on_device
 from ..launch.split_loops import (
@@ -55,7 +56,15 @@ from ..plan.queries import map_name, reach, roots
 from ..plan.records import VARIES_BY_DISTANCE, Kernel, Loop, NotPlannable, Plan
 from ..planning.mask_plans import class_plan, packed_mask_plan
 from ..source_folder import named_folder, write_source
-from .default_config import MAX_SPILLED_REGISTERS, cut_to_sizes, default_for, has_rows_last, of_few_rows, widest
+from .default_config import (
+    MAX_SPILLED_REGISTERS,
+    cut_to_sizes,
+    default_for,
+    has_rows_last,
+    of_few_rows,
+    of_pieces,
+    widest,
+)
 from .diagonal_sums import slots_name
 from .kernel import emit
 from .slot_sums import SlotSum
@@ -333,14 +342,20 @@ class Launcher:
         """The given or default configuration, with tiles no larger than the data needs; in pieces, the same for all
         sizes."""
         if self.plan.piece:
-            return self.configs.get(kernel.name) or default_for(self.whole(kernel), architecture(device))
-        count = _size(kernel.rows.size, sizes) if kernel.rows else 0
+            whole, machine = self.whole(kernel), architecture(device)
+            given = self.configs.get(kernel.name)
+            return given or of_pieces(default_for(whole, machine), whole, machine, self._rows(whole, sizes))
+        count = self._rows(kernel, sizes)
         whole = self._whole.get(kernel.name, kernel)
         given = self.configs.get(kernel.name) or default_for(whole, architecture(device), count)
         try:
             return cut_to_sizes(given, kernel, sizes)
         except UnknownSize as error:
             raise LaunchError(str(error)) from error
+
+    @staticmethod
+    def _rows(kernel: Kernel, sizes: dict) -> int:
+        return _size(kernel.rows.size, sizes) if kernel.rows else 0
 
     def _stages(self, sizes: dict, device: torch.device) -> tuple[list[Kernel], dict[str, int]]:
         """The kernels that run at these sizes, those of too few programs in parts, and the sizes with their numbers."""
@@ -438,7 +453,11 @@ class Launcher:
             return facts
         if self.whole(kernel) is not kernel and kernel.name.endswith(MERGED):
             return replace(facts, piece=1)
-        return replace(facts, even=frozenset(), piece=self.plan.piece)
+        return replace(facts, even=frozenset(), piece=self.plan.piece, scales=scales_of_pieces(self.whole(kernel)))
+
+    def _as_written(self) -> dict[str, bool]:
+        """In pieces, nothing is contracted: else a text's bits depend on what is around."""
+        return {"enable_fp_fusion": False} if self.plan.piece else {}
 
     def _launch(self, kernel: Kernel, config: TritonConfig, values: dict, sizes: dict, device: torch.device) -> Launch:
         tilings = self._tilings(kernel, config, sizes)
@@ -450,7 +469,7 @@ class Launcher:
         names = tuple(a.tensor for a in source.arguments if a.axis is None and a.size is None)
         options = {name: getattr(config, role) for name, role in source.tiles}
         options |= {"num_warps": config.warps, "num_stages": config.stages, **compiler_options(source.text)}
-        options |= {"enable_fp_fusion": False} if self.plan.piece else {}  # else a text's bits depend on what is around
+        options |= self._as_written()
         maps = tuple({(map_name(kernel, loop),): tiling for loop, tiling in tilings.items()}.items())
         spilled = MAX_SPILLED_REGISTERS * (1 + source.may_run_again)
         function, integers = load(source.text, source.function), _integers(source, values, sizes)

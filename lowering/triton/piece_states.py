@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ..codegen.dialect import TRITON
-from ..codegen.ops import FOLDS, TileValue
-from ..codegen.tile_writer import TileWriter, decay_text
+from ..codegen.ops import FOLDS, TileValue, joining_text
+from ..codegen.tile_writer import TileWriter
 from ..plan.records import Accumulator, Loop
 
 Components = Sequence[TileValue]
@@ -77,10 +77,8 @@ class PieceStates:
     def _rescaled(self, state: Accumulator, piece: Components, total: Components) -> list[str]:
         """Both sums at the larger scale. A scale of -inf stands for nothing, whose weight is 0."""
         tiles, (own, *values), (scale, *totals) = self.tiles, piece, total
-        assert state.gauge is not None
-        scaling = tiles.scaling_of(state.gauge, state.reductions)
         top, shift, kept, added = (tiles.names.fresh(hint) for hint in ("top", "shift", "kept", "added"))
-        weight = lambda before: f"tl.exp2({decay_text(scaling, before.text, shift)})"
+        weight = lambda before: f"tl.exp2({joining_text(before.text, shift)})"
         lines = [
             f"{top} = tl.maximum({scale.text}, {own.text})",
             f'{shift} = tl.where({top} == float("-inf"), 0.0, {top})',

@@ -294,7 +294,7 @@ def _report(key: str, program: Program, options: Options, found: Optimized, body
         extracted=show_let(*found.terms),
         derivation=steps(found.derivations, options.ordinary_rules),
         passes=(found.passes_before, found.passes_after),
-        kernels=tuple(kernel_report(kernel, plan.weights) for kernel in plan.kernels),
+        kernels=tuple(kernel_report(kernel, plan.weights, plan.piece > 0) for kernel in plan.kernels),
         statistics=dict(found.statistics),
         executor=options.executor,
         libraries=options.libraries,
@@ -338,7 +338,7 @@ def with_sources(found: Fused) -> Fused:
     """The same with every kernel's Triton source in a file for reading, named in the report, its schedule and its time.
     """
     of_kernel = partial(GLUON.describe_settings, store=disk_cache.OF_THIS_VERSION, weights=found.plan.weights)
-    settings = [of_kernel(kernel) for kernel in found.plan.kernels]
+    settings = ["" if found.plan.piece else of_kernel(kernel) for kernel in found.plan.kernels]
     times = [GLUON.describe_time(kernel, found.plan) for kernel in found.plan.kernels]
     kernels = tuple(
         replace(k, source=_written(found, n), form=k.form + settings[n], estimate=times[n])
@@ -363,14 +363,14 @@ def _places(program: Program) -> tuple[str, ...]:
     return tuple(n.where for n in program.nodes if n.where)[-1:]
 
 
-def kernel_report(kernel: Kernel, weights: str = "half") -> KernelReport:
-    """What a report says of a kernel. weights: of its plan."""
+def kernel_report(kernel: Kernel, weights: str = "half", in_pieces: bool = False) -> KernelReport:
+    """What a report says of a kernel. weights, in_pieces: of its plan."""
     return KernelReport(
         kernel.name,
         grid=tuple(map(str, kernel.grid)),
         rows=" and ".join(map(str, kernel.tiled)),
         loops=tuple(str(loop.dim) for loop in kernel.loops),
-        form=GLUON.describe(kernel, weights),
+        form=GLUON.describe(kernel, weights, in_pieces),
         masks=tuple(filter(None, map(_mask, kernel.loops))),
         parts=TRITON.describe(kernel),
         stores=tuple(store.output.name for store in kernel.stores),

@@ -80,8 +80,6 @@ class Options:
         for name, allowed in CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise OptionError(f"{name} is one of {', '.join(allowed)}, not {getattr(self, name)!r}")
-        if self.invariant and self.executor == "gluon":
-            raise OptionError("invariant has no form in gluon: write executor='triton', or leave it out")
         _refuse_unread(self.inner, self.inner_options)
 
     @property

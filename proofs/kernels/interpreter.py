@@ -236,10 +236,14 @@ class Interpreter:
         if text.endswith(".dtype.element_ty"):
             buffer = self.value(node.value.value).buffer
             return Type("float32" if buffer.is_real else str(buffer.data.dtype))
+        if node.attr == "shape":
+            return self.value(node.value).shape[1:]  # behind the axis of programs
         raise KernelFault(f"no meaning for {text}")
 
     def _subscript(self, node: ast.Subscript):
         value, index = self.value(node.value), node.slice
+        if isinstance(value, tuple):
+            return value[self.value(index)]
         parts = index.elts if isinstance(index, ast.Tuple) else [index]
         places = [None if isinstance(part, ast.Constant) and part.value is None else slice(None) for part in parts]
         whole = all(isinstance(p, ast.Slice) or p is None or isinstance(p, ast.Constant) for p in parts)

@@ -337,6 +337,7 @@ FUNCTIONS: dict[str, Callable] = {
     "join": _joined,
     "arange": _range,
     "abs": _absolute,
+    "fma": lambda x, y, z: exact.add(exact.multiply(*map(exact.numbers, (x, y))), exact.numbers(z)),
     "exp": _of_number(exact.exp),
     "exp2": _of_number(exact.exp2),
     "log": _of_number(partial(exact.unknown_function, "log")),

@@ -9,7 +9,8 @@ from onepass.egraph.terms.ops import cast, const, exp, iota, load, make, sum_ove
 from onepass.egraph.terms.term import Tensor
 from onepass.lowering.analysis.softmax_scaling import LOG2_E, MAX_MODERATE_SCORE, exponent_scaling
 from onepass.lowering.analysis.value_bounds import magnitude, positive
-from onepass.lowering.codegen.tile_writer import exponent_text, scale_text
+from onepass.lowering.codegen.dialect import TRITON
+from onepass.lowering.codegen.ops import exponent_text, scale_text
 
 I, J, D = Dim("i", 64), Dim("j", 128), Dim("d", 16)
 Q, K = Tensor("q", "bfloat16", (64, 16)), Tensor("k", "bfloat16", (128, 16))
@@ -55,7 +56,7 @@ def test_what_may_be_large_is_seen(name):
 def test_both_forms_say_the_same_exponent():
     score, shift = 3.0, 5.0
     for how, unit in ((exponent_scaling(SCORE * const(0.125)), LOG2_E), (exponent_scaling(SCORE + WIDE), 1.0)):
-        text = exponent_text(how, "score", "shift")
+        text = exponent_text(how, "score", "shift", TRITON)
         value = eval(text, {"score": score, "shift": shift * unit})
         assert value == pytest.approx((score * how.natural - shift) * LOG2_E)
         top = eval(scale_text(how, "score"), {"score": score})

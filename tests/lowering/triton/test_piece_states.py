@@ -40,12 +40,12 @@ def batch(dtype=torch.float32, shared=2):
     return Sequences(q, k, v, torch.tensor([100, 21]), torch.randn(shared))
 
 
-def call(name, s, parts=1, piece=PIECE):
-    """A program's result by its own plan, one for these sizes. parts: 2 shares loops out over programs."""
+def call(name, s, parts=1, piece=PIECE, rows=32):
+    """A program's result by its own plan, one for these sizes. parts: 2 shares loops out. rows: of a tile."""
     given = inputs_of(name, s, invariance.Random(0))
     captured = translate(program_of(PROGRAMS[name], *given))
     plan = replace(optimize_all(captured.results, invariant=piece > 0).plan, piece=piece)
-    launcher = Launcher(plan, TritonConfig(32, 16, 4, 1, parts))
+    launcher = Launcher(plan, TritonConfig(rows, 16, 4, 1, parts))
     (found,) = launcher.results(dict(zip([t.name for t in captured.inputs], given, strict=True)))
     assert bool(launcher.shared) == (parts > 1)
     return found
@@ -59,6 +59,7 @@ def other_calls(name, s, **how):
     yield "in a longer buffer", call(name, longer, **how)
     ends = (0, 1, SIZES[1])
     yield "in chunks", torch.cat([call(name, s.rows(*part), **how) for part in pairwise(ends)], 2)
+    yield "in tiles of other rows", call(name, s, **{**how, "rows": 16})
 
 
 @pytest.mark.sampled(1)
