@@ -23,7 +23,7 @@ from ..codegen.tile_writer import pair_text, same_number
 from ..codegen.tiles import Scope
 from ..hopper.config import HopperConfig
 from ..hopper.form_facts import accumulated, readers_of_columns
-from ..hopper.kernel_form import Binding, Operand, Product, StateValue, chunks
+from ..hopper.kernel_form import Binding, Product, StateValue, chunks
 from ..plan.device import H200
 from ..plan.records import Accumulator
 from ..plan.thresholds import HIDDEN_SCORE
