@@ -21,7 +21,7 @@ from ..graph.op_kinds import Trait, changes_in_place, gives_positions, has_trait
 from ..graph.random_calls import draws
 from ..graph.survey import Nodes, Survey, bodies, reduced, shape, survey
 from .copies import with_cheap_inputs
-from .grow import grow, records_gradient, without_cycles
+from .grow import Growth, grow, records_gradient, without_cycles
 from .missed import interruption, missed_fusion, written_out_sums
 from .refusals import outputs_refusal, refusal_to_move, refused_at
 from .region import Region
@@ -213,24 +213,42 @@ def _union(some: tuple[Region, ...], others: list[Region], s: Survey) -> tuple[R
     Others whose results meet there, too, are in it, if they can be: states of many sets of keys are merged by one
     kernel. Not where a gradient is recorded: a merge has none of its own. None if it has no advantage or cannot be.
     """
-    if any(r.refusal for r in some) or not set.intersection(*(set(r.inputs) for r in some)):
+    owned = _owned(some)
+    growth = _growth_of(some, owned, others, s)
+    if growth is None:
         return None
-    ends, owned = [n for r in some for n in r.outputs], frozenset().union(*(r.owned for r in some))
-    growth = grow(owned, ends, s, frozenset().union(*(r.owned for r in others)))
-    if len(growth.outputs) >= len(ends) or growth.wide or growth.cycle:
-        return None
-    new = growth.owned - owned
-    if any(map(draws, new)) or any(_reads_result(a, b, new) for a, b in permutations(some, 2)):
-        return None
-    read = {i for n in new for i in n.all_input_nodes}
-    meeting = [r for r in others if not read.isdisjoint(r.outputs)]
+    meeting = _read_by(growth.owned - owned, others)
     if meeting and not any(map(records_gradient, growth.outputs)):
         apart = [r for r in others if r not in meeting]
         if (wider := _union((*some, *meeting), apart, s)) is not None:
             return wider
-    whole = with_cheap_inputs(growth.owned, growth.outputs, max((r.anchor for r in some), key=s.place.__getitem__), s)
+    anchor = max((r.anchor for r in some), key=s.place.__getitem__)
+    whole = with_cheap_inputs(growth.owned, growth.outputs, anchor, s)
     whole = replace(whole, one_product=all(r.one_product for r in some))
     return None if refusal_to_move(whole, s) is not None else (whole, others)
+
+
+def _growth_of(some: tuple[Region, ...], owned: Nodes, others: list[Region], s: Survey) -> Growth | None:
+    """The nodes of some regions with those in which their results meet; None if they are no one region."""
+    if any(r.refusal for r in some) or not set.intersection(*(set(r.inputs) for r in some)):
+        return None
+    ends = [n for r in some for n in r.outputs]
+    growth = grow(owned, ends, s, _owned(others))
+    if len(growth.outputs) >= len(ends) or growth.wide or growth.cycle:
+        return None
+    new = growth.owned - owned
+    unfit = any(map(draws, new)) or any(_reads_result(a, b, new) for a, b in permutations(some, 2))
+    return None if unfit else growth
+
+
+def _owned(regions: Collection[Region]) -> Nodes:
+    return frozenset().union(*(r.owned for r in regions))
+
+
+def _read_by(nodes: Collection[fx.Node], regions: list[Region]) -> list[Region]:
+    """The regions of which the nodes read a result."""
+    read = {i for n in nodes for i in n.all_input_nodes}
+    return [r for r in regions if not read.isdisjoint(r.outputs)]
 
 
 def _reads_result(reader: Region, made: Region, new: Collection[fx.Node]) -> bool:
