@@ -380,12 +380,6 @@ SIZE_OF_DATA = Message(
     "{call}: indexing with a mask gives a size that depends on data",
     "keep the size: torch.where(mask, x, 0), or scores masked by -inf",
 )
-APART = Message(
-    "OP436",
-    "operation",
-    "{call}: index tensors that are not next to each other are not supported",
-    "move the indexed axes next to each other first, by permute",
-)
 BEYOND_TABLE = Message(
     "OP437",
     "operation",

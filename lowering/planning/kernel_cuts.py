@@ -26,6 +26,7 @@ from ..analysis.dim_roles import (
     is_product,
     loop_reductions,
     state_dims,
+    static_size,
     sum_factors,
 )
 from ..analysis.exact_products import rounded_sums, signature
@@ -41,6 +42,7 @@ from .reshape_dims import with_rows_as_one
 from .tabulate_lookups import lookup_table_of
 
 BETWEEN_BATCHES = "is in products for each of two dims"
+ROWS_OF_A_TILE = 128  # in large products
 MIN_STORED_SUMS = 2**17  # from which a launch costs less than what a few tiles of rows would do again
 
 
@@ -48,8 +50,20 @@ def store_chosen(planning: Planning) -> Planning:
     """A pass: stores the parts that were chosen by cost; every other store reads them."""
     after = planning
     for term in planning.choice.stored:
-        after = after.with_stored(StoredPart(term, "takes less time in a kernel of its own"))
+        after = after.with_stored(_with_full_tiles(term, planning.stores[0].order))
     return after if after is planning else after.with_saving(planning.choice.stored, planning, by_cost=True)
+
+
+def _with_full_tiles(term: Term, order: Sequence[Dim]) -> StoredPart:
+    """The part by one dim of rows, where none of its own fills a tile: each tile reads the columns of its products.
+
+    Example: 32 sequences that share a prefix, with 4 heads for each of its key heads, are 128 rows that read it once.
+    """
+    part = StoredPart(term, "takes less time in a kernel of its own")
+    table = with_rows_as_one(term, filter(is_product, reductions([term])), order)
+    if table is None or any(static_size(d) >= ROWS_OF_A_TILE for _, index in table.places for d in index.dims):
+        return part
+    return replace(part, values=table.values, places=table.places)
 
 
 def split_chosen(planning: Planning) -> Planning:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
+from itertools import permutations
 
 from torch import fx
 
@@ -20,7 +21,7 @@ from ..graph.op_kinds import Trait, changes_in_place, gives_positions, has_trait
 from ..graph.random_calls import draws
 from ..graph.survey import Nodes, Survey, bodies, reduced, shape, survey
 from .copies import with_cheap_inputs
-from .grow import grow, without_cycles
+from .grow import Growth, grow, records_gradient, without_cycles
 from .missed import interruption, missed_fusion, written_out_sums
 from .refusals import outputs_refusal, refusal_to_move, refused_at
 from .region import Region
@@ -55,7 +56,8 @@ def find_regions(graph: fx.Graph, known: Survey | None = None) -> list[Region]:
     grown = [_grown(draft, s, claimed - draft.owned) for draft in drafts]
     merged = _merged([region for region in grown if region is not None], s)
     regions = [replace(r, refusal=refusal_to_move(r, s) or r.refusal) for r in merged]
-    refused = [*_unmatched([sink for sink in sinks if sink not in claimed], s), *_in_called_graphs(s)]
+    claimed = claimed.union(*(r.owned for r in regions))
+    refused = [*_unmatched(sinks, claimed, s), *_in_called_graphs(s)]
     return _in_graph_order([*regions, *refused], s)
 
 
@@ -63,10 +65,10 @@ def _in_graph_order(regions: list[Region], s: Survey) -> list[Region]:
     return sorted(regions, key=lambda r: s.place[r.output])
 
 
-def _unmatched(sinks: list[fx.Node], s: Survey) -> Iterator[Region]:
-    """Refused regions for contractions that are in no draft, where something can be said about them."""
+def _unmatched(sinks: list[fx.Node], claimed: Nodes, s: Survey) -> Iterator[Region]:
+    """Refused regions for contractions that are in no draft or region, where something can be said about them."""
     for reason, ends in ((interruption, [*sinks, *written_out_sums(s)]), (missed_fusion, sinks)):
-        for sink in ends:
+        for sink in (n for n in ends if n not in claimed):
             if (refusal := reason(sink, s)) is not None:
                 yield refused_at(sink, refusal)
 
@@ -195,30 +197,58 @@ def _keeps_rows(node: fx.Node, anchor: fx.Node) -> bool:
 
 
 def _merged(regions: list[Region], s: Survey) -> list[Region]:
-    """The regions in graph order. Two that read a common tensor, and whose results meet in pointwise code, are one."""
+    """The regions in graph order. Some that read a common tensor, and whose results meet in pointwise code, are one."""
     regions = _in_graph_order(regions, s)
     for first, second in ((a, b) for k, b in enumerate(regions) for a in regions[:k]):
         others = [r for r in regions if r is not first and r is not second]
-        whole = _union(first, second, frozenset().union(*(r.owned for r in others)), s)
-        if whole is not None:
-            return _merged([*others, whole], s)
+        if (found := _union((first, second), others, s)) is not None:
+            whole, apart = found
+            return _merged([*apart, whole], s)
     return regions
 
 
-def _union(first: Region, second: Region, taken: Nodes, s: Survey) -> Region | None:
-    """One region of both, with the code in which their results meet; None if that has no advantage or cannot be."""
-    if first.refusal or second.refusal or not set(first.inputs) & set(second.inputs):
+def _union(some: tuple[Region, ...], others: list[Region], s: Survey) -> tuple[Region, list[Region]] | None:
+    """One region of some, with the code in which their results meet, and the regions that are not in it.
+
+    Others whose results meet there, too, are in it, if they can be: states of many sets of keys are merged by one
+    kernel. Not where a gradient is recorded: a merge has none of its own. None if it has no advantage or cannot be.
+    """
+    owned = _owned(some)
+    growth = _growth_of(some, owned, others, s)
+    if growth is None:
         return None
-    ends = (*first.outputs, *second.outputs)
-    growth = grow(first.owned | second.owned, ends, s, taken)
+    meeting = _read_by(growth.owned - owned, others)
+    if meeting and not any(map(records_gradient, growth.outputs)):
+        apart = [r for r in others if r not in meeting]
+        if (wider := _union((*some, *meeting), apart, s)) is not None:
+            return wider
+    anchor = max((r.anchor for r in some), key=s.place.__getitem__)
+    whole = with_cheap_inputs(growth.owned, growth.outputs, anchor, s)
+    whole = replace(whole, one_product=all(r.one_product for r in some))
+    return None if refusal_to_move(whole, s) is not None else (whole, others)
+
+
+def _growth_of(some: tuple[Region, ...], owned: Nodes, others: list[Region], s: Survey) -> Growth | None:
+    """The nodes of some regions with those in which their results meet; None if they are no one region."""
+    if any(r.refusal for r in some) or not set.intersection(*(set(r.inputs) for r in some)):
+        return None
+    ends = [n for r in some for n in r.outputs]
+    growth = grow(owned, ends, s, _owned(others))
     if len(growth.outputs) >= len(ends) or growth.wide or growth.cycle:
         return None
-    new = growth.owned - first.owned - second.owned
-    if any(map(draws, new)) or _reads_result(first, second, new) or _reads_result(second, first, new):
-        return None
-    whole = with_cheap_inputs(growth.owned, growth.outputs, second.anchor, s)
-    whole = replace(whole, one_product=first.one_product and second.one_product)
-    return None if refusal_to_move(whole, s) is not None else whole
+    new = growth.owned - owned
+    unfit = any(map(draws, new)) or any(_reads_result(a, b, new) for a, b in permutations(some, 2))
+    return None if unfit else growth
+
+
+def _owned(regions: Collection[Region]) -> Nodes:
+    return frozenset().union(*(r.owned for r in regions))
+
+
+def _read_by(nodes: Collection[fx.Node], regions: list[Region]) -> list[Region]:
+    """The regions of which the nodes read a result."""
+    read = {i for n in nodes for i in n.all_input_nodes}
+    return [r for r in regions if not read.isdisjoint(r.outputs)]
 
 
 def _reads_result(reader: Region, made: Region, new: Collection[fx.Node]) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from torch import fx
 
 from ..graph.nodes import value_of_node
-from ..graph.op_kinds import changes_in_place, gives_positions, is_extremum
+from ..graph.op_kinds import changes_in_place, gives_positions, is_extremum, name_of
 from ..graph.random_calls import draws
 from ..graph.reduced_products import narrows
 from ..graph.survey import Nodes, Survey, shape
@@ -98,7 +98,8 @@ class _Scan:
     def _measure(self, node: fx.Node) -> None:
         kind = self.s.kind[node]
         narrow = node in self.ends or narrows(node, kind)
-        if not narrow and (kind == "contraction" or self.wide.intersection(node.all_input_nodes)):
+        wide = kind == "contraction" or stacked_axis(node) is not None or self.wide.intersection(node.all_input_nodes)
+        if not narrow and wide:
             self.wide.add(node)
 
     def visit(self, node: fx.Node, taken: Nodes) -> bool:
@@ -132,12 +133,12 @@ class _Scan:
             return False  # its derivative asks which element it is; that of the scores is known
         if kind == "reduction":
             return bool(self.wide.intersection(node.all_input_nodes)) and self._same_axis(node)
-        return kind in ("pointwise", "cast", "view", "join")
+        return kind in ("pointwise", "cast", "view", "join") or stacked_axis(node) is not None
 
     def _same_axis(self, node: fx.Node) -> bool:
-        """Whether the node reduces only the axis of the region's own reductions, or the last one."""
+        """Whether the node reduces only the axis of the region's own reductions or of a stack, or the last one."""
         own = {axis_of(n) for n in self.inside if self.s.kind[n] == "reduction"} | {-1}
-        return axis_of(node) in own - {None}
+        return axis_of(node) in (own | {*map(stacked_axis, self.inside)}) - {None}
 
     def price(self) -> tuple[int, int, int, int]:
         """Lists that are used outside, wide outputs, outputs, and minus the work on wide values that is inside.
@@ -153,13 +154,29 @@ class _Scan:
 
 def _is_recorded_extremum(node: fx.Node) -> bool:
     """Whether the node is a largest or least element that has a gradient."""
+    return is_extremum(node) and records_gradient(node)
+
+
+def records_gradient(node: fx.Node) -> bool:
+    """Whether the node's value, or its first one, has a gradient."""
     value = value_of_node(node)
     value = value[0] if isinstance(value, tuple | list) and value else value
-    return is_extremum(node) and getattr(value, "requires_grad", False)
+    return getattr(value, "requires_grad", False)
 
 
 def _used_outside(inside: set[fx.Node]) -> set[fx.Node]:
     return {n for n in inside if not inside.issuperset(n.users)}
+
+
+def stacked_axis(node: fx.Node) -> int | None:
+    """The new axis of a stack, counted from the last (-1); None for other nodes, and where a gradient is recorded.
+
+    Merged states have no derivative of their own, and the states apart have one.
+    """
+    if name_of(node) != "stack" or shape(node) is None or records_gradient(node):
+        return None
+    dim = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)
+    return dim if dim < 0 else dim - len(shape(node))
 
 
 def axis_of(node: fx.Node) -> int | None:

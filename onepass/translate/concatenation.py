@@ -1,8 +1,9 @@
 """Concatenations: a choice between tensors by position, and reductions over them as one reduction for each piece.
 
 ⊕_j s = (⊕_{j < n} s) ⊕ (⊕_{j ≥ n} s) for every commutative monoid ⊕. In a piece each choice by position is decided, so
-nothing is concatenated. Along axes that are not reduced the choice stays, with indices clamped to the tensors. It also
-stays in one factor of a short sum of products, which is then computed whole.
+nothing is concatenated. Likewise, a sum over a stack of other sums is their sum. Along axes that are not reduced the
+choice stays, with indices clamped to the tensors. It also stays in one factor of a short sum of products, which is then
+computed whole.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from ..egraph.terms.index_simplify import simplify_index
 from ..egraph.terms.ops import const, iota, make, reduce
 from ..egraph.terms.sizes import Size, term_of
 from ..egraph.terms.term import Dim, Term
-from ..egraph.terms.traversal import rebuild
+from ..egraph.terms.traversal import rebuild, reduces, tensors
 from ..lowering.analysis.dim_roles import is_long, sum_factors
 from ..lowering.plan.thresholds import MAX_RESIDENT_ELEMENTS
 from .registry import Handlers, OperatorCall, TensorValue, choose, convert, require_fit, stored_literal, term_dtype
@@ -108,7 +109,8 @@ def pad(call: OperatorCall) -> TensorValue:
 
 
 def in_pieces(root: Term) -> Term:
-    """Splits every reduction over an axis along which an index is clamped, so that no piece needs the clamp."""
+    """Splits every reduction over an axis along which an index is clamped, or that stacks sums, so that no piece needs
+    the clamp or the choice."""
 
     def change(node: Term, args: tuple[Term, ...]) -> Term:
         made = node if args == node.args else make(node.op, args, node.attrs)
@@ -173,6 +175,19 @@ def _cuts(body: Term, dim: Dim) -> Iterator[Term]:
             if affine(i)[0].get(iota(dim)) == 1 and dim not in end.dims:
                 first = iota(dim) - i + end
                 yield simplify_index(first + const(1) if node.op == "minimum" else first)
+        if node.op == "where" and _is_of_stack(node, dim):
+            yield simplify_index(node.args[0].args[1] + const(1))
+
+
+def _is_of_stack(choice: Term, dim: Dim) -> bool:
+    """Whether a choice by the dim's position alone is between terms without the dim, one of which has reductions.
+
+    Such are the parts of a stack: where it is reduced, each part is computed at one place only.
+    """
+    condition, *parts = choice.args
+    if condition.op != "le" or condition.args[0] is not iota(dim) or dim in condition.args[1].dims:
+        return False
+    return all(dim not in part.dims for part in parts) and any(tensors(r) for part in parts for r in reduces(part))
 
 
 def _inside(cut: Term, dim: Dim) -> bool:

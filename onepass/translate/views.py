@@ -355,22 +355,24 @@ def embedding(call: OperatorCall) -> TensorValue:
 
 @handles("aten.index.Tensor")
 def index_tensor(call: OperatorCall) -> TensorValue:
-    """x[..., positions, ...] with adjacent integer tensors: what they hold becomes the index."""
+    """x[..., positions, ...] with integer tensors: what they hold becomes the index.
+
+    Their own axes stand where they are, or first if axes between them keep their index, as in x[a, :, b].
+    """
     source, lists = call["self"], call["indices"]
     used = [k for k, p in enumerate(lists) if p is not None]
     if any(lists[k].meta.dtype not in INTEGERS for k in used):
         raise call.refuse(messages.SIZE_OF_DATA)
-    if used != list(range(used[0], used[-1] + 1)):
-        raise call.refuse(messages.APART)
+    first = used[0] if used == list(range(used[0], used[-1] + 1)) else 0
     rank = max(len(lists[k].shape) for k in used)
-    shape = call.meta.shape[used[0] : used[0] + rank]
+    shape = call.meta.shape[first : first + rank]
     for k in used:
         _require_within(call, lists[k], source.shape[k], wraps=True)
 
     def move(index):
-        middle = index[used[0] : used[0] + rank]
-        found = tuple(_wrapped(lists[k].at(spread(lists[k], middle, shape)), source.shape[k]) for k in used)
-        return (*index[: used[0]], *found, *index[used[0] + rank :])
+        middle, others = index[first : first + rank], iter((*index[:first], *index[first + rank :]))
+        found = {k: _wrapped(lists[k].at(spread(lists[k], middle, shape)), source.shape[k]) for k in used}
+        return tuple(found[k] if k in found else next(others) for k in range(len(source.shape)))
 
     return moved(call, source, move)
 

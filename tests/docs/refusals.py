@@ -187,7 +187,6 @@ PROGRAMS = {
     messages.GROUP_SIZE: operation(
         "F.scaled_dot_product_attention(q.repeat(1, 2, 1, 1), k, v[:, :1], enable_gqa=True)", "q k v"
     ),
-    messages.APART: operation("q[i[0, :2], :, i[0, :2]]", "q i"),
     messages.BEYOND_TABLE: operation("x[torch.arange(20)]"),
     messages.PROBABILITIES_AS_LABELS: operation("F.cross_entropy(x, x)"),
     messages.NOT_DERIVED: Program(
