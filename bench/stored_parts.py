@@ -43,8 +43,12 @@ FIELDS = ("program", "contestant", "milliseconds", "kernels", "error", "where")
 
 
 def shared_prefix(q: Tensor, kp: Tensor, vp: Tensor, ks: Tensor, vs: Tensor, lens: Tensor) -> Tensor:
-    """A query of each sequence, to a prefix [heads, keys, width] that all share and to keys of its own."""
+    """A query of each sequence, to a prefix [heads, keys, width] that all share and to keys of its own.
+
+    Heads of queries may share heads of keys.
+    """
     k, v = (torch.cat([p.expand(len(q), -1, -1, -1), s], 2) for p, s in ((kp, ks), (vp, vs)))
+    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
     keep = torch.arange(k.shape[2], device=q.device) < (lens + kp.shape[1])[:, None, None, None]
     return (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~keep, -math.inf).softmax(-1) @ v
 
@@ -81,6 +85,10 @@ def programs() -> Iterator[tuple[str, Callable, list[Tensor]]]:
         tensors = [drawn(batch, 8, 1, 128), *(drawn(8, prefix, 128) for _ in range(2)), *heads(batch, 8, 256, 128, 2)]
         lens = torch.randint(1, 257, (batch,), device="cuda")
         yield f"shared prefix of {prefix}, batch {batch}", shared_prefix, [*tensors, lens]
+    for prefix in (8192, 32768):
+        tensors = [drawn(32, 32, 1, 128), *(drawn(8, prefix, 128) for _ in range(2)), *heads(32, 8, 128, 128, 2)]
+        lens = torch.randint(1, 129, (32,), device="cuda")
+        yield f"shared prefix of {prefix}, batch 32, 4 heads a group", shared_prefix, [*tensors, lens]
     yield "softmax over keys and over queries, 1024", both_ways, heads(1, 8, 1024, 64, 4)
     for batch, count, length in ((1, 4, 200), (4, 4, 1024), (4, 16, 1024)):
         mixtures = [drawn(count, count) for _ in range(2)]
@@ -168,11 +176,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, help="a file for the rows, as comma-separated values")
     parser.add_argument("--suites", nargs="*", choices=SCALES, default=[], help="cases of the suites, at these scales")
+    parser.add_argument("--only", default="", help="programs whose names contain this")
     parser.add_argument("--only-suites", action="store_true", help="no other programs")
     asked = parser.parse_args()
     torch.manual_seed(0)
     rows = []
     for name, function, tensors in chain([] if asked.only_suites else programs(), *map(changed, asked.suites)):
+        if asked.only not in name:
+            continue
         for row in measured(name, function, tensors):
             rows.append(row)
             print(*(f"{row.get(n, ''):.4g}" if isinstance(row.get(n), float) else row.get(n, "") for n in FIELDS),

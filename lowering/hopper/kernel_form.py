@@ -25,9 +25,9 @@ from ..masks.loop_ranges import end_of_rows, why_apart
 from ..plan.dtypes import E4M3, HALVES, MULTIPLIED
 from ..plan.queries import roots
 from ..plan.records import Accumulator, Kernel, Loop, NotPlannable
+from ..plan.thresholds import MAX_OPERAND_WIDTH
 from .register_order import register_place
 
-MAX_OPERAND_WIDTH = 512  # columns of one operand or accumulator
 MAX_OWN_COLUMNS = 256  # of accumulators that one warpgroup holds
 NARROW_BITS = 13  # of a sum of products of e4m3, measured on an H200: an error of 2^-12 of the sum of their sizes
 LEAST_COPIED = 16  # columns of one copy: smaller ones take longer to start than to use

@@ -21,6 +21,8 @@ MAX_STORED_BYTES = 64 << 20
 # The score that stands for a finite mask in a kernel. It is a power of two, so a product with a factor does not round
 # it, and all masked scores of a row stay equal.
 HIDDEN_SCORE = -(2.0**100)
+# Columns of one operand of a matrix product, and of one accumulator, in a Hopper kernel.
+MAX_OPERAND_WIDTH = 512
 # The keys of a piece of an invariant plan's loops. A short piece costs more merging, a long one shares out fewer
 # programs where there are few rows.
 KEYS_OF_A_PIECE = 1024

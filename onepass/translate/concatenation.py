@@ -3,7 +3,7 @@
 ⊕_j s = (⊕_{j < n} s) ⊕ (⊕_{j ≥ n} s) for every commutative monoid ⊕. In a piece each choice by position is decided, so
 nothing is concatenated. Likewise, a sum over a stack of other sums is their sum. Along axes that are not reduced the
 choice stays, with indices clamped to the tensors. It also stays in one factor of a short sum of products, which is then
-computed whole.
+computed whole. A wide sum over columns of which the first are read elsewhere, too, is cut where these end.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from ..egraph.terms.index_simplify import simplify_index
 from ..egraph.terms.ops import const, iota, make, reduce
 from ..egraph.terms.sizes import Size, term_of
 from ..egraph.terms.term import Dim, Term
-from ..egraph.terms.traversal import rebuild, reduces, tensors
+from ..egraph.terms.traversal import rebuild, reduces, subterms, tensors
 from ..lowering.analysis.dim_roles import is_long, sum_factors
-from ..lowering.plan.thresholds import MAX_RESIDENT_ELEMENTS
+from ..lowering.analysis.exact_products import native
+from ..lowering.plan.thresholds import MAX_OPERAND_WIDTH, MAX_RESIDENT_ELEMENTS
 from .registry import Handlers, OperatorCall, TensorValue, choose, convert, require_fit, stored_literal, term_dtype
 
 handles = Handlers()
@@ -119,12 +120,51 @@ def in_pieces(root: Term) -> Term:
     return rebuild(root, change)
 
 
+def cut_where_columns_end(root: Term) -> Term:
+    """Cuts wide sums over columns of a tensor where columns that are read elsewhere end: one load then serves both.
+
+    Example: latents of 576 numbers are keys, and their first 512 are values, too. A product over 512 columns and one
+    over 64 are added.
+    """
+    loads = [n for n in subterms(root) if n.op == "load" and n.args]
+
+    def change(node: Term, args: tuple[Term, ...]) -> Term:
+        made = node if args == node.args else make(node.op, args, node.attrs)
+        end = _end_of_columns(node, loads)
+        return made if end is None else _cut_at("sum", node.attrs[1], made.args[0], const(end))
+
+    return rebuild(root, change)
+
+
+def _end_of_columns(total: Term, loads: list[Term]) -> int | None:
+    """Where columns end that are read beside those of a wide sum; None for another term, or without such."""
+    if total.op != "reduce" or total.attrs[0] != "sum" or not isinstance(total.attrs[1].size, int):
+        return None
+    dim, factors = total.attrs[1], [native(factor) for factor in sum_factors(total)]
+    if dim.size <= MAX_OPERAND_WIDTH or any(f is None or f.op != "load" for f in factors):
+        return None
+    wide = {_row_of(f) for f in factors if f is not None and f.args[-1] is iota(dim)}
+    others = {d for n in loads for d in n.dims - {dim} if n.args[-1] is iota(d) and _row_of(n) in wide}
+    ends = [d.size for d in others if isinstance(d.size, int) and d.size <= min(dim.size - 1, MAX_OPERAND_WIDTH)]
+    return max(ends, default=None)
+
+
+def _row_of(load: Term) -> tuple[object, ...]:
+    """What a load reads, but for its last index and the names of dims: those of a softmax's sums have their own."""
+    nodes = (n for index in load.args[:-1] for n in subterms(index))
+    return load.attrs[0], *((n.op, n.attrs[0].size if n.op == "iota" else n.attrs) for n in nodes)
+
+
 def _split(total: Term) -> Term:
     monoid, dim = total.attrs
     body = total.args[0]
     cut = next((c for c in _cuts(body, dim) if _inside(c, dim) and not _in_one_factor(c, total)), None)
     if cut is None:
         return total
+    return _cut_at(monoid, dim, body, cut)
+
+
+def _cut_at(monoid: str, dim: Dim, body: Term, cut: Term) -> Term:
     before = _piece(monoid, dim, body, "before", const(0), cut)
     after = _piece(monoid, dim, body, "after", cut, simplify_index(term_of(dim.size) - cut))
     return make(COMBINE[monoid], (before, after))
