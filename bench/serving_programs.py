@@ -165,6 +165,18 @@ def chosen_blocks() -> Program:
     return Program(picked, given, (True,) * 4, 4 * blocks.numel() * 64 * WIDTH)
 
 
+def one_latent(q: Tensor, c: Tensor) -> Tensor:
+    """Keys of all numbers of a latent; its first ones are the values, too."""
+    return (q @ c[:, None].mT * q.shape[-1] ** -0.5).softmax(-1) @ c[:, None, :, :LATENT]
+
+
+def of_one_latent(heads: int) -> Program:
+    width = LATENT + ROTATED
+    q, c = drawn(SEQUENCES, heads, 1, width), drawn(SEQUENCES, KEYS, width)
+    flops = 2 * SEQUENCES * heads * KEYS * (LATENT + width)
+    return Program(one_latent, (q, c), (True, True), c.nbytes, flops)
+
+
 def of_latents(function, heads: int) -> Program:
     c, keys, rotated = drawn(SEQUENCES, KEYS, LATENT), drawn(SEQUENCES, KEYS, ROTATED), drawn(SEQUENCES, heads, 1, 64)
     flops = 2 * SEQUENCES * heads * KEYS * (2 * LATENT + ROTATED)
@@ -187,6 +199,8 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
     "chosen blocks": chosen_blocks,
     "latents, 16 heads": lambda: of_latents(latent, 16),
     "latents, 128 heads": lambda: of_latents(latent, 128),
+    "latents in one tensor, 16 heads": lambda: of_one_latent(16),
+    "latents in one tensor, 128 heads": lambda: of_one_latent(128),
     "latents with weights, 16 heads": lambda: of_latents(absorbed, 16),
     "latents with weights, 128 heads": lambda: of_latents(absorbed, 128),
 }
