@@ -1,5 +1,5 @@
-"""Latents of 576 numbers, the first 512 of which are values, too, ran as plain Triton, which padded 576 to 1024 columns:
-no operand of Hopper's form has more than 512. Their sum is now cut where the values end, so that one load serves both.
+"""Latents of 576 numbers, the first 512 of which are values, too, ran as plain Triton, which padded 576 columns to 1024:
+no operand of Hopper's form has more than 512. Their sum is now cut where the values end; one load then serves both.
 """
 
 import math
@@ -35,7 +35,8 @@ def narrow(q, c):
 
 def over_keys(q, c):
     """Sums over keys are not cut where another sum reads the first keys only."""
-    return (q @ c[:, None].mT / 8).softmax(-1) @ c[:, None], (q @ c[:, None, :600].mT / 8).softmax(-1) @ c[:, None, :600]
+    first = c[:, None, :600]
+    return (q @ c[:, None].mT / 8).softmax(-1) @ c[:, None], (q @ first.mT / 8).softmax(-1) @ first
 
 
 def drawn(function, rows=1, keys=200):
