@@ -1,4 +1,4 @@
-"""Latents of 576 numbers, the first 512 of which are values, too, ran as plain Triton, which padded 576 columns to 1024:
+"""Latents of 576 numbers, the first 512 of which are values, too, ran as plain Triton, which padded columns to 1024:
 no operand of Hopper's form has more than 512. Their sum is now cut where the values end; one load then serves both.
 """
 
