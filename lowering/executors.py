@@ -24,6 +24,7 @@ from .hopper.mask_words import packed
 from .hopper.stored_values import bind_as_run
 from .launch.axis_order import ReorderedPlan, in_memory_order
 from .launch.split_loops import describe_split
+from .plan.device import H200
 from .plan.kernel_texts import KernelTexts
 from .plan.launch_facts import interpreter_wanted
 from .plan.records import Kernel, NotPlannable, Plan
@@ -300,14 +301,13 @@ class GluonExecutor(TritonExecutor):
 
     def describe(self, kernel: Kernel, weights: str = "half", in_pieces: bool = False) -> str:
         found = bind_as_run(kernel, weights)
-        if in_pieces and not isinstance(found, str):
-            reason = why_not_in_pieces(found)
-            return f"plain Triton: {reason}" if reason else "warp-specialised Gluon, its loop in pieces"
+        if isinstance(found, Binding) and (reason := _too_few_rows(kernel) or (in_pieces and why_not_in_pieces(found))):
+            return f"plain Triton: {reason}"
         if isinstance(found, str):
             option = ROUNDING_HELPS if weights == "half" and self.rounds(kernel, "e4m3") else ""
             return f"plain Triton: {found}{option}"
         bits = ", the mask's tensors as bits" if packed(found) else ""
-        return f"warp-specialised Gluon{_of_bytes(kernel, found)}{bits}"
+        return f"warp-specialised Gluon{_of_bytes(kernel, found)}{bits}{', its loop in pieces' if in_pieces else ''}"
 
     def rounds(self, kernel: Kernel, weights: str) -> bool:
         """Whether the kernel would round weights to e4m3, in a plan of such weights."""
@@ -318,7 +318,7 @@ class GluonExecutor(TritonExecutor):
 
     def describe_settings(self, kernel: Kernel, store: ScheduleStore | None = None, weights: str = "half") -> str:
         binding = bind_as_run(kernel, weights)
-        if isinstance(binding, str) or triton_missing():
+        if isinstance(binding, str) or triton_missing() or _too_few_rows(kernel):
             return ""
         from .gluon.launch import RefusedLaunch, choice_of
 
@@ -454,6 +454,13 @@ def kernel_missing(plan: Plan) -> str | None:
 def has_hopper_form(plan: Plan) -> bool:
     """Whether every kernel of a plan has Hopper's own form."""
     return all(GLUON.kernel_refusal(kernel, plan) is None for kernel in plan.kernels)
+
+
+def _too_few_rows(kernel: Kernel) -> str:
+    """Why a kernel with Hopper's form runs as plain Triton at any size of its other dims; "" if it does not."""
+    rows = kernel.rows.size if kernel.rows else 0
+    few = isinstance(rows, int) and rows < H200.product_rows
+    return f"its tiles have {rows} rows, and the form's have {H200.product_rows}" if few else ""
 
 
 def _not_compiled(kernel: Kernel) -> str | None:

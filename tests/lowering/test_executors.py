@@ -44,8 +44,8 @@ assert executors.order("auto", plan, torch.device("cuda")) == ("triton",)
 """
 
 
-def planned(dtype="float32"):
-    case = attention((1, 2), 40, 40, 16, dtype=dtype)
+def planned(dtype="float32", rows=64):
+    case = attention((1, 2), rows, rows, 16, dtype=dtype)
     return build_plan(case.term, case.output, case.order), case
 
 
@@ -69,6 +69,17 @@ def test_what_is_said_of_a_kernel(dtype, form):
     assert TRITON.kernel_refusal(kernel, plan) is None and "@triton.jit" in TRITON.source(kernel, plan)
     assert TILED.refusal(plan, CPU) is None and TILED.describe(kernel) == TILED.source(kernel, plan) == ""
     assert GLUON.refusal(plan, CPU) is not None
+
+
+def test_a_report_does_not_promise_a_form_that_fewer_rows_never_have():
+    (kernel,) = planned("bfloat16", rows=40)[0].kernels
+    assert GLUON.describe(kernel) == "plain Triton: its tiles have 40 rows, and the form's have 64"
+    assert GLUON.describe_settings(kernel) == ""
+
+
+def test_a_kernel_in_pieces_has_a_form_of_its_own():
+    (kernel,) = planned("bfloat16")[0].kernels
+    assert GLUON.describe(kernel, in_pieces=True) == "warp-specialised Gluon, its loop in pieces"
 
 
 def test_a_prepared_plan_takes_tensors_in_the_given_order():
