@@ -1,4 +1,4 @@
-"""What equal bits cost on one GPU: decode, decode from pages and prefill, with and without `invariant`, captured.
+"""What equal bits cost on one GPU: decodes, from pages, too, and prefills, with and without `invariant`, captured.
 
 `python bench/invariant.py --out results.csv [--problems decode "paged decode" prefill]`. The two take turns, each as a
 graph of CUDA, with a cold L2 cache. Results are compared with float64. A ratio is the time with the option over the
@@ -12,7 +12,7 @@ import math
 import statistics
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -93,7 +93,13 @@ def prefill(sizes: Sizes) -> Problem:
     return Problem(causal, (q, k, v), right, lambda found: found[:, :, -CHECKED:])
 
 
-PROBLEMS = {"decode": decode, "paged decode": paged_decode, "prefill": prefill}
+PROBLEMS = {
+    "decode": decode,
+    "paged decode": paged_decode,
+    "one long decode": lambda sizes: decode(replace(sizes, sequences=1, keys=4 * sizes.keys)),
+    "prefill": prefill,
+    "prefill, D 64": lambda sizes: prefill(replace(sizes, width=64)),
+}
 
 
 def _lengths(sizes: Sizes) -> Tensor:
