@@ -344,7 +344,9 @@ class Consumer:
 
     def _states(self, n: int, first: bool) -> list[str]:
         """Writes a step's pointwise code and its states' scales and sums; the lines for after the wait."""
-        late: list[str] = self._crossing(first)
+        if self.totals:
+            return self._state_of_pieces(self.totals, first)
+        late: list[str] = []
         pending = iter(self.pending[n])
         for state in self.states[n]:
             weight, decay = self._weigh(state, first) if state.record.gauge is not None else (None, None)
@@ -354,8 +356,7 @@ class Consumer:
                     continue
                 summand = self._summand(value, weight, first)
                 if value.matrix is None:
-                    found = late if self.totals else self.writer.inner.lines
-                    found.append(self._added(names[0], summand, decay, first))
+                    self._add(names[0], summand, decay, first)
                     continue
                 packed = next(pending).packed
                 if value.matrix.is_narrow:
@@ -369,17 +370,22 @@ class Consumer:
                     weights = half
                 late += self._rescale(names, decay, first) if state.record.totals[number] == number else []
                 late.append(f"{packed} = gl.convert_layout({weights}, WEIGHT0)")
-        return late + self._begun(first)
+        return late
 
-    def _crossing(self, first: bool) -> list[str]:
-        """What joins a piece to the totals where a tile begins another one."""
-        return self.totals.crossing() if self.totals and not first else []
-
-    def _begun(self, first: bool) -> list[str]:
-        """The scale of the piece that runs, behind the first tile also totals of nothing."""
-        if self.totals is None:
-            return []
-        return [*(self.totals.cleared() if first else []), f"{self.totals.state.scale} = {self.new_scale}"]
+    def _state_of_pieces(self, totals: PieceTotals, first: bool) -> list[str]:
+        """As `_states`, for the one state of a loop in pieces: a tile's sums and halves are there before the wait."""
+        lines, state, late = self.writer.inner.lines, totals.state, [] if first else totals.crossing()
+        weight, decay = self._weigh(state, first)
+        for value, names in state.pairs:
+            found = self.writer.names.fresh("half" if value.matrix else "tile_sum")
+            if value.matrix is None:
+                lines.append(f"{found} = row_sum_in_pairs({weight}, ROWS)")
+                late.append(f"{names[0]} = {found}" if first else f"{names[0]} = ({names[0]} * {decay}) + {found}")
+                continue
+            lines.append(f"{found} = rounded({weight}, {self.writer.type_name(value.matrix.tensor.dtype)})")
+            (pending,) = self.pending[0]
+            late += [*self._rescale(names, decay, first), f"{pending.packed} = gl.convert_layout({found}, WEIGHT0)"]
+        return [*late, *(totals.cleared() if first else []), f"{state.scale} = {self.new_scale}"]
 
     def _rescale(self, names: tuple[str, ...], decay: str | None, first: bool) -> list[str]:
         if first:
@@ -502,14 +508,11 @@ class Consumer:
         text = f"gl.convert_layout({pair_text(top, least)}, ROWS)"
         writer.inner.lines.append(f"{name} = {text if first else f'larger({name}, {text})'}")
 
-    def _added(self, name: str, summand: str, decay: str | None, first: bool) -> str:
-        """The line that adds a tile to a vector of sums: threads add up their own elements, but not in pieces."""
-        text = f"row_sum_in_pairs({summand}, ROWS)" if self.totals else f"partial_sum({summand})"
-        if self.totals and not first:
-            text = f"({name} * {decay}) + {text}"
-        elif not first:
+    def _add(self, name: str, summand: str, decay: str | None, first: bool) -> None:
+        text = f"partial_sum({summand})"
+        if not first:
             text = f"added({name}, {decay}, {summand})" if decay else f"{name} + {text}"
-        return f"{name} = {text}"
+        self.writer.inner.lines.append(f"{name} = {text}")
 
     def _masked(self, value: TileValue, absent: str, first: bool) -> str:
         """The value's name, `absent` where the guard is false, behind a branch where only some tiles need it."""

@@ -273,8 +273,8 @@ def of_pieces(columns: int, loop_tile: int) -> HopperConfig:
 
     The totals take the shared memory by which results would leave and items would begin ahead.
     """
-    stages = 4 if columns <= H200.product_rows else 2
-    return HopperConfig(2, loop_tile, stages, 1, turns=True, send=0)
+    consumers, stages = (3, 4) if columns <= H200.product_rows else (2, 2)
+    return HopperConfig(consumers, loop_tile, stages, 1, turns=True, send=0)
 
 
 def default_row(kind: KernelClass) -> HopperDefault | None:
