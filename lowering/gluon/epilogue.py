@@ -84,7 +84,7 @@ class PieceTotals:
         self.state, self.buffers, self.tiles = state, buffers, tiles
         self.scale, self.begins, self.joined, self.fresh = *map(fresh, (f"{name}_total", "begins", "joined")), fresh
         self.vectors = {names[0]: fresh(f"{name}_total") for value, names in state.totals if value.matrix is None}
-        self.sums = [names[0] for value, names in state.totals if value.matrix is not None]
+        self.sums = [pair for value, names in state.totals if value.matrix for pair in enumerate(names)]  # by chunk
 
     def cleared(self) -> list[str]:
         """What stands in an item's first tile."""
@@ -100,12 +100,12 @@ class PieceTotals:
     def crossing(self) -> list[str]:
         """Where a tile begins a piece, the one before joins the totals, once its products are there."""
         lines, kept, added = self._factors()
-        for total, buffer in zip(self.sums, self.buffers, strict=True):
+        for (chunk, name), buffer in zip(self.sums, self.buffers, strict=True):
             slot, before = f"{buffer}.index(W)", self.fresh("before")
-            join = lambda text, total=total: f"{text} * {_by_rows(kept)} + {total} * {_by_rows(added)}"
-            lines += [f"if {self.joined} > 0:", f"    {before} = {slot}.load(VALUE0)"]
-            lines += [f"    {slot}.store({join(before)})", "else:", f"    {slot}.store({join('0.0')})"]
-            lines += [f"{total} = gl.zeros([{H200.product_rows}, {total}.shape[1]], gl.float32, VALUE0)"]
+            factors = _by_rows(kept, chunk), f"{name} * {_by_rows(added, chunk)}"
+            lines += [f"if {self.joined} > 0:", f"    {before} = {slot}.load(VALUE{chunk})"]
+            lines += [f"    {slot}.store({before} * {' + '.join(factors)})"]
+            lines += ["else:", f"    {slot}.store(0.0 * {' + '.join(factors)})", self._nothing(name, name, chunk)]
         lines += [f"{self.joined} += 1", *self._joined_vectors(kept, added)]
         zero = [f"{name} = gl.zeros([{H200.product_rows}], gl.float32, ROWS)" for name in self.vectors]
         return [f"if {self.begins}:", *(f"    {line}" for line in [*lines, *zero])]
@@ -113,13 +113,17 @@ class PieceTotals:
     def finished(self) -> list[str]:
         """After the item's last product: the last piece joins, and the state's names have the totals."""
         lines, kept, added = self._factors()
-        for name, buffer in zip(self.sums, self.buffers, strict=True):
+        for (chunk, name), buffer in zip(self.sums, self.buffers, strict=True):
             before = self.fresh("before")
-            lines += [f"if {self.joined} > 0:", f"    {before} = {buffer}.index(W).load(VALUE0)"]
-            lines += ["else:", f"    {before} = gl.zeros([{H200.product_rows}, {name}.shape[1]], gl.float32, VALUE0)"]
-            lines += [f"{name} = {before} * {_by_rows(kept)} + {name} * {_by_rows(added)}"]
+            lines += [f"if {self.joined} > 0:", f"    {before} = {buffer}.index(W).load(VALUE{chunk})"]
+            lines += ["else:", f"    {self._nothing(before, name, chunk)}"]
+            lines += [f"{name} = {before} * {_by_rows(kept, chunk)} + {name} * {_by_rows(added, chunk)}"]
         lines += self._joined_vectors(kept, added)
         return [*lines, *(f"{n} = {total}" for n, total in ((self.state.scale, self.scale), *self.vectors.items()))]
+
+    @staticmethod
+    def _nothing(name: str, like: str, chunk: int) -> str:
+        return f"{name} = gl.zeros([{H200.product_rows}, {like}.shape[1]], gl.float32, VALUE{chunk})"
 
     def _factors(self) -> tuple[list[str], str, str]:
         """(lines, the factor of the totals, that of the piece): both are taken to the larger scale."""
@@ -137,9 +141,9 @@ class PieceTotals:
         return [f"{total} = {total} * {kept} + {name} * {added}" for name, total in self.vectors.items()]
 
 
-def _by_rows(vector: str) -> str:
-    """A vector over rows beside an accumulator."""
-    return f"gl.convert_layout({vector}, gl.SliceLayout(1, VALUE0))[:, None]"
+def _by_rows(vector: str, chunk: int) -> str:
+    """A vector over rows beside a chunk of an accumulator."""
+    return f"gl.convert_layout({vector}, gl.SliceLayout(1, VALUE{chunk}))[:, None]"
 
 
 class StoreWriter:

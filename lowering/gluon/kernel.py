@@ -66,7 +66,11 @@ class GluonKernelWriter(KernelAssembly[Binding, HopperConfig]):
 
     def _totals(self) -> tuple[str, ...]:
         """Names of what the pieces of a loop add up to."""
-        return tuple(self.names.fresh("totals") for _ in self.binding.matrices) if self.shape.facts.piece else ()
+        return tuple(self.names.fresh("totals") for _ in self._columns_of_totals())
+
+    def _columns_of_totals(self) -> list[int]:
+        matrices = self.binding.matrices if self.shape.facts.piece else ()
+        return [extent for matrix in matrices for _, extent in chunks(matrix.inner.size)]
 
     def _handed(self) -> Handed | None:
         """Names of what the warpgroup with the scores gives to the others."""
@@ -127,9 +131,9 @@ class GluonKernelWriter(KernelAssembly[Binding, HopperConfig]):
                 slots = s.consumers * (1 + (extent > s.send)) if ring in exits else self._slots(ring)
                 shape = f"[{slots}] + {self._tile_shape(ring, name)}"
                 lines.append(f"{buffer} = gl.allocate_shared_memory({name}.dtype, {shape}, {name}.layout)")
-        for name, matrix in zip(self.buffers.totals, self.binding.matrices):
-            ((_, extent),), layout = chunks(matrix.inner.size), "gl.SwizzledSharedLayout(8, 1, 8, [1, 0])"
+        for name, extent in zip(self.buffers.totals, self._columns_of_totals(), strict=True):
             tiles = f"[{s.consumers}, {H200.product_rows}, {extent}]"
+            layout = f"gl.SwizzledSharedLayout(8, 1, {min(8, extent // 8)}, [1, 0])"
             lines.append(f"{name} = gl.allocate_shared_memory(gl.float32, {tiles}, {layout})")
         return lines + self._handed_lines()
 

@@ -79,9 +79,8 @@ def why_not_in_pieces(binding: Binding) -> str:
     plain = record.gauge is not None and apart and not any(v.factors for v in values)
     if not plain or len(binding.matrices) != 1 or {o.tensor.dtype for o in binding.streams} - set(HALVES):
         return "its loop has more than weights of one matrix and their sum"
-    if width(binding) > MAX_COLUMNS_OF_TOTALS or len(chunks(binding.matrices[0].inner.size)) > 1:
-        return f"it has matrices of more than {MAX_COLUMNS_OF_TOTALS} columns, or of a number that is no power of two"
-    return ""
+    wide = width(binding) > MAX_COLUMNS_OF_TOTALS
+    return f"it has matrices of more than {MAX_COLUMNS_OF_TOTALS} columns" if wide else ""
 
 
 def chains(binding: Binding, config: HopperConfig, overlays: tuple[Operand, ...]) -> bool:

@@ -138,15 +138,20 @@ def cut_where_columns_end(root: Term) -> Term:
 
 def _end_of_columns(total: Term, loads: list[Term]) -> int | None:
     """Where columns end that are read beside those of a wide sum; None for another term, or without such."""
-    if total.op != "reduce" or total.attrs[0] != "sum" or not isinstance(total.attrs[1].size, int):
-        return None
+    dim, wide = total.attrs[1] if total.op == "reduce" else None, {_row_of(f) for f in _wide_factors(total)}
+    others = {d.size for n in loads if _row_of(n) in wide for d in n.dims - {dim} if n.args[-1] is iota(d)}
+    ends = [end for end in others if isinstance(end, int) and end <= MAX_OPERAND_WIDTH]
+    return max((end for end in ends if end < dim.size), default=None) if dim else None
+
+
+def _wide_factors(total: Term) -> list[Term]:
+    """The loads along whose last axis a product of loads is summed, where the sum is wide; none for another term."""
+    if total.op != "reduce" or total.attrs[0] != "sum":
+        return []
     dim, factors = total.attrs[1], [native(factor) for factor in sum_factors(total)]
-    if dim.size <= MAX_OPERAND_WIDTH or any(f is None or f.op != "load" for f in factors):
-        return None
-    wide = {_row_of(f) for f in factors if f is not None and f.args[-1] is iota(dim)}
-    others = {d for n in loads for d in n.dims - {dim} if n.args[-1] is iota(d) and _row_of(n) in wide}
-    ends = [d.size for d in others if isinstance(d.size, int) and d.size <= min(dim.size - 1, MAX_OPERAND_WIDTH)]
-    return max(ends, default=None)
+    known = isinstance(dim.size, int) and dim.size > MAX_OPERAND_WIDTH
+    found = [f for f in factors if f is not None and f.op == "load"]
+    return [f for f in found if f.args[-1] is iota(dim)] if known and len(found) == len(factors) else []
 
 
 def _row_of(load: Term) -> tuple[object, ...]:
