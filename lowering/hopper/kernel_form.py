@@ -319,7 +319,7 @@ def _objections(kernel: Kernel) -> Iterator[str]:
         yield "its programs have tiles of columns; those of the form hold whole rows"
     if kernel.inputs and not any(t.dtype in MULTIPLIED for t in kernel.inputs):
         kinds = ", ".join(dict.fromkeys(t.dtype for t in kernel.inputs))
-        yield f"its tensors are {kinds}; the form multiplies halves and bytes"
+        yield f"its tensors are {kinds}; the form multiplies half precision and bytes"
     if draws_numbers(kernel):
         yield "it draws random numbers, which take registers that the form's warps lack"
     (loop,) = kernel.loops
