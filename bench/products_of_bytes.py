@@ -1,9 +1,10 @@
-"""Attention to e4m3 tensors on one GPU, with a scale for each head: by products of bytes, of halves, and by others.
+"""Attention to tensors of bytes on one GPU: by products of bytes, of halves, and by others.
 
-`python bench/products_of_bytes.py --out results.csv [--only causal] [--contestants onepass fa3]`. Each contestant is
-captured as a graph of CUDA; milliseconds are medians with a cold L2 cache, in turns. "error" is the root of the mean
-square beside float64, over that of the results, of the last rows of two heads. FlashAttention-3 is left out where its
-package is missing.
+`python bench/products_of_bytes.py --out results.csv [--kind int8] [--only causal] [--contestants onepass fa3]`. Of e4m3
+are queries, keys and values, with a scale for each head; of int8 queries and keys, as SageAttention by hand, with a
+scale for each token ("int8") or head ("int8 of heads"). Each contestant is captured as a graph of CUDA;
+milliseconds are medians with a cold L2 cache, in turns. "error" is the root of the mean square beside float64, over
+that of the results, of the last rows of two heads. FlashAttention-3 is left out where its package is missing.
 """
 
 from __future__ import annotations
@@ -32,28 +33,42 @@ SHAPES = tuple(
     for heads, width in ((32, 64), (16, 128), (8, 256))
     for batch, length in ((4, 4096), (1, 16384))
 )
+KINDS = ("e4m3", "int8", "int8 of heads")
 FIELDS = ("program", "shape", "contestant", "milliseconds", "teraflops", "error", "where", "versions")
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, of_q: Tensor, of_k: Tensor, of_v: Tensor, causal: bool) -> Tensor:
     """Scales are [batch, heads, 1, 1]."""
     score = (q.float() * of_q) @ (k.float() * of_k).mT * q.shape[-1] ** -0.5
-    if causal:
-        i, j = (torch.arange(x.shape[-2], device=q.device) for x in (q, k))
-        score = torch.where(j <= i[:, None], score, -math.inf)
-    return (score.softmax(-1) @ (v.float() * of_v)).to(torch.bfloat16)
+    return (masked(score, causal).softmax(-1) @ (v.float() * of_v)).to(torch.bfloat16)
+
+
+def signed_attention(q: Tensor, k: Tensor, v: Tensor, of_q: Tensor, of_k: Tensor, causal: bool) -> Tensor:
+    """SageAttention by hand. Queries and keys are int8; scales are [batch, heads, length or 1, 1]."""
+    score = (q.float() @ k.float().mT) * of_q * of_k.mT * q.shape[-1] ** -0.5
+    return masked(score, causal).softmax(-1).to(v.dtype) @ v
+
+
+def masked(score: Tensor, causal: bool) -> Tensor:
+    i, j = (torch.arange(n, device=score.device) for n in score.shape[-2:])
+    return torch.where(j <= i[:, None], score, -math.inf) if causal else score
+
+
+def program(given: list[Tensor]) -> Callable[..., Tensor]:
+    """The program for tensors: those of int8 have no scale of values."""
+    return attention if len(given) == 6 else signed_attention
 
 
 def ours(given: list[Tensor], causal: bool, **options) -> Call:
     torch._dynamo.reset()
-    made = onepass.compile(partial(attention, causal=causal), dynamic=False, **options)
+    made = onepass.compile(partial(program(given), causal=causal), dynamic=False, **options)
     made(*given)
     return lambda: made(*given)
 
 
 def compiled(given: list[Tensor], causal: bool) -> Call:
     torch._dynamo.reset()
-    made = torch.compile(partial(attention, causal=causal), dynamic=False)
+    made = torch.compile(partial(program(given), causal=causal), dynamic=False)
     return lambda: made(*given)
 
 
@@ -61,6 +76,8 @@ def fa3(given: list[Tensor], causal: bool) -> Call:
     """In its own layout [B, S, H, D], made beforehand."""
     from fa3_fwd_interface import flash_attn_func
 
+    if given[0].dtype == torch.int8:
+        raise ValueError("it has no products of int8")
     q, k, v = (x.transpose(1, 2).contiguous() for x in given[:3])
     scales = dict(zip(("q_descale", "k_descale", "v_descale"), (x[..., 0, 0] for x in given[3:]), strict=True))
 
@@ -71,22 +88,40 @@ def fa3(given: list[Tensor], causal: bool) -> Call:
     return call
 
 
+def sdpa(given: list[Tensor], causal: bool) -> Call:
+    """torch's own kernel for the numbers that bytes and scales stand for, in bfloat16, made beforehand."""
+    scales = [*given[3:], 1.0][:3]
+    q, k, v = ((x.float() * scale).to(torch.bfloat16) for x, scale in zip(given[:3], scales, strict=True))
+    return lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+
 def halves(given: list[Tensor]) -> list[Tensor]:
     return [*(x.to(torch.bfloat16) for x in given[:3]), *given[3:]]
 
 
+def plain_triton(given: list[Tensor], causal: bool) -> Call:
+    return ours(given, causal, executor="triton")
+
+
+def best(given: list[Tensor], causal: bool) -> Call:
+    """With weights in e4m3, where there are values of that type."""
+    return ours(given, causal, **({"weights": "e4m3"} if given[2].dtype == torch.float8_e4m3fn else {}))
+
+
 CONTESTANTS: dict[str, Callable[[list[Tensor], bool], Call]] = {
-    "onepass": lambda given, causal: ours(given, causal, weights="e4m3"),
+    "onepass": best,
     "weights in halves": ours,
+    "plain triton": plain_triton,
     "bfloat16": lambda given, causal: ours(halves(given), causal),
     "fa3": fa3,
+    "sdpa": sdpa,
     "torch.compile": compiled,
 }
 
 
 def error(found: Tensor, given: list[Tensor], causal: bool) -> float:
-    first = [x[0, :2] for x in given]
-    q, k, v = (x.double() * scale for x, scale in zip(first[:3], first[3:], strict=True))
+    first = [x[0, :2].double() for x in given]
+    q, k, v = (x * scale for x, scale in zip(first[:3], [*first[3:], torch.ones_like(first[2])][:3], strict=True))
     score = q[:, -ROWS:] @ k.mT * q.shape[-1] ** -0.5
     if causal:
         score = score.masked_fill(~torch.ones_like(score, dtype=torch.bool).tril(k.shape[1] - ROWS), -math.inf)
@@ -94,11 +129,26 @@ def error(found: Tensor, given: list[Tensor], causal: bool) -> float:
     return float((found[0, :2, -ROWS:] - right).square().mean().sqrt() / right.square().mean().sqrt())
 
 
-def measured(shape: tuple[int, ...], causal: bool, contestants: Sequence[str]) -> Iterator[dict[str, object]]:
+def tensors(kind: str, shape: tuple[int, ...]) -> list[Tensor]:
+    """Of unit variance, where scales are not drawn as well."""
     batch, heads, length, width = shape
-    given = [torch.randn(shape, device="cuda").to(torch.float8_e4m3fn) for _ in range(3)]
-    given += [torch.rand(batch, heads, 1, 1, device="cuda") + 0.5 for _ in range(3)]
-    about = {"program": "causal" if causal else "full", "shape": f"b{batch}h{heads}s{length}d{width}"}
+    made = [torch.randn(batch, heads, length, width, device="cuda") for _ in range(3)]
+    if kind == "e4m3":
+        scales = [torch.rand(batch, heads, 1, 1, device="cuda") + 0.5 for _ in range(3)]
+        return [*(x.to(torch.float8_e4m3fn) for x in made), *scales]
+    over = (-1,) if kind == "int8" else (-2, -1)
+    scales = [x.abs().amax(over, keepdim=True) / 127 for x in made[:2]]
+    rounded = [(x / scale).round().to(torch.int8) for x, scale in zip(made[:2], scales, strict=True)]
+    return [*rounded, made[2].to(torch.bfloat16), *scales]
+
+
+def measured(
+    kind: str, shape: tuple[int, ...], causal: bool, contestants: Sequence[str]
+) -> Iterator[dict[str, object]]:
+    batch, heads, length, width = shape
+    given = tensors(kind, shape)
+    named = ("" if kind == "e4m3" else f"{kind}, ") + ("causal" if causal else "full")
+    about = {"program": named, "shape": f"b{batch}h{heads}s{length}d{width}"}
     calls: dict[str, Call] = {}
     wrong: dict[str, float] = {}
     held: list[Call] = []  # with their tensors, of which a graph has the addresses alone
@@ -127,6 +177,7 @@ def measured(shape: tuple[int, ...], causal: bool, contestants: Sequence[str]) -
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, help="a file for the rows, as comma-separated values")
+    parser.add_argument("--kind", choices=KINDS, default=KINDS[0], help="the type of queries and keys")
     parser.add_argument("--only", choices=("full", "causal"))
     parser.add_argument("--contestants", nargs="*", choices=CONTESTANTS, default=list(CONTESTANTS))
     asked = parser.parse_args()
@@ -134,7 +185,7 @@ def main() -> None:
     rows: list[dict[str, object]] = []
     for causal in (False, True):
         for shape in SHAPES if asked.only in (None, "causal" if causal else "full") else ():
-            for row in measured(shape, causal, asked.contestants):
+            for row in measured(asked.kind, shape, causal, asked.contestants):
                 rows.append(row)
                 print(*(f"{x:.4g}" if isinstance(x, float) else x for x in row.values()), sep="; ", flush=True)
                 if asked.out is not None:

@@ -283,6 +283,19 @@ PADDING = Message(
 PRODUCT_WITH_A_NUMBER = Message(
     "OP416", "operation", "{call}: of a number is not supported", "multiply by the number: x * c"
 )
+LONG_INTEGER_PRODUCT = Message(
+    "OP441",
+    "dtype",
+    "{call}: is supported where it adds up at most {most} products, of a number known here",
+    "compute it in float32: q.float() @ k.float().mT is as exact, and a kernel multiplies bytes",
+)
+SCALED_PRODUCT = Message(
+    "OP442",
+    "operation",
+    "{call}: is supported with scales in float32, one for each tensor, or for each row and column, and a result in "
+    "half precision or float32",
+    "multiply by other scales behind the product",
+)
 REPEATED_AXES = Message(
     "OP417", "shape", "{call}: of axes that are repeated is not supported", "give both operands the same sizes"
 )

@@ -14,11 +14,12 @@ from dataclasses import replace
 
 from ...egraph.terms.term import Term
 from ...egraph.terms.traversal import factors, reduces, subterms
-from ..plan.dtypes import E4M3, HALVES
+from ..plan.dtypes import BYTES, E4M3, HALVES, is_integer
 from ..plan.records import Kernel, Plan, Store
 from .dim_roles import sum_factors, two_sides
 
 NOTHING_ROUNDED = 'weights="e4m3" rounds nothing here; docs/limits.md says what it asks of values and lengths'
+WIDE_INTEGERS = ("int16", "int32", "int64")  # that hold each number of int8
 ROUNDED = "weights of e4m3 values may be e4m3, relative to the largest score of their row so far"
 
 
@@ -129,12 +130,28 @@ def native(part: Term | object) -> Term | None:
 
 def as_stored(part: Term) -> Term | None:
     """The load of which a factor is the exact float32 image, in a dtype that products take; None if there is none."""
-    found = native(part)
-    while found is not None and found.op == "cast" and found.args[0].dtype == E4M3:
-        found = found.args[0]  # a half holds each number of e4m3
-    if found is None and part.op == "cast" and part.args[0].dtype == E4M3:
-        found = part.args[0]
+    found = _stored_bytes(part) or native(part)
     return found if found is not None and found.op == "load" else None
+
+
+def _stored_bytes(part: Term) -> Term | None:
+    """The load of bytes whose numbers a factor has: halves and float32 hold each of them."""
+    node = part
+    while node.op == "cast" and node.dtype in (*HALVES, "float32"):
+        node = node.args[0]
+    if node is part:
+        return None
+    while node.op == "cast" and node.dtype in WIDE_INTEGERS and is_integer(node.args[0].dtype):
+        node = node.args[0]
+    return node if node.op == "load" and node.dtype in BYTES else None
+
+
+def multiplied_bytes(*sides: Term) -> str | None:
+    """The type of one byte that both sides of a product have as they are stored; None if there is no such type."""
+    loads = [as_stored(side) for side in sides]
+    kinds = {None if node is None else node.dtype for node in loads}
+    kind = kinds.pop() if len(sides) == 2 and len(kinds) == 1 else None
+    return kind if kind in BYTES else None
 
 
 def with_weights(plan: Plan, weights: str) -> Plan:

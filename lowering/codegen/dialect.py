@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-TYPE_NAMES = {"bool": "int1", "float": "float32"}
+TYPE_NAMES = {"bool": "int1", "float": "float32", "float8_e4m3fn": "float8e4nv", "float8_e5m2": "float8e5"}
 
 
 @dataclass(frozen=True)

@@ -10,16 +10,20 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from ...egraph.terms.term import Dim, Term
-from ..analysis.exact_products import native
+from ..analysis.exact_products import as_stored, multiplied_bytes, native
 from ..analysis.product_terms import zero_at_padding
-from ..plan.dtypes import HALVES, is_integer
+from ..plan.dtypes import HALVES, INT8, is_integer
 from ..plan.records import Kernel
 from .byte_conversions import centred_in_halves, helper_of
+from .dialect import Dialect
 from .ops import TileValue, floating_loads_below
 from .tile_extents import merge_contained
 from .tiles import Tiles
 
 MAX_COLUMNS_IN_PARTS = 128  # of a matrix that is multiplied in parts: registers hold three of it
+LEAST_BYTES = 32  # of a row or column of bytes, whose products one instruction adds up
+COUNTED_FROM = 0x4B400000  # the bits of 3 · 2^22: from there on, up and down, the next float is the next whole number
+MOST_COUNTED = 256  # products of two bytes, of up to 2^14 each, whose sum added to 3 · 2^22 keeps its last bit
 Factor = Term | TileValue
 
 
@@ -153,6 +157,39 @@ def _suit_a_product(writer: Tiles, left: tuple[Dim, ...], right: tuple[Dim, ...]
     return (sizes == [1, 1] and len(shared) < 2) or (sizes == [1, 2] and not shared)
 
 
+def of_bytes(writer: Tiles, sum_: Contraction) -> TileValue | None:
+    """A product of two matrices of int8, whose sums of 32 bits are whole numbers; None for other factors.
+
+    A sum of few numbers starts at the bits of 3 · 2^22, a float whose last bit counts 1: it then is the bits of its
+    sum with that float, and no integer has to be converted. Example: 5 becomes 0x4b400005, which is 12582917.0.
+    """
+    sides = _sides(writer, sum_)
+    places = writer.resident.get(sum_.dim, 0)
+    if sides is None or sum_.weight is not None or writer.lead or places < LEAST_BYTES:
+        return None
+    guarded = _guarded_side(sum_, sides)
+    found = [f for side in sides.values() for f in side if isinstance(f, Term)]
+    loads = [load for load in map(as_stored, found) if load is not None]
+    if guarded is None or multiplied_bytes(*found) != INT8:
+        return None
+    guards = [sum_.guard if n == guarded else None for n in range(2)]
+    left, right = (_present(writer, sum_.dim, [n], writer.value(n), g) for n, g in zip(loads, guards, strict=True))
+    whole, dims = writer.type_name("int32"), writer.sort({*left.dims, *right.dims} - {sum_.dim})
+    start = writer.call("full", writer.shape(dims), start_of_bytes(places), whole)
+    made = _dot(writer, sum_.dim, left, right, TileValue(start, dims, "int32"), out_dtype=whole)
+    return added(writer, sum_.into, TileValue(float_of_bytes(made.text, places, writer.dialect), dims))
+
+
+def start_of_bytes(places: int) -> str:
+    """What a sum of so many products of two bytes starts at."""
+    return hex(COUNTED_FROM) if places <= MOST_COUNTED else "0"
+
+
+def float_of_bytes(text: str, places: int, dialect: Dialect) -> str:
+    """The sum as float32."""
+    return f"sum_of_bytes({text})" if places <= MOST_COUNTED else f"{text}.to({dialect.type_name('float32')})"
+
+
 def operand(writer: Tiles, dim: Dim, factors: Sequence[Factor], guard: TileValue | None = None) -> TileValue:
     """One matrix of a product: a half-precision tile as it is, else the float32 product of the factors.
 
@@ -165,9 +202,17 @@ def operand(writer: Tiles, dim: Dim, factors: Sequence[Factor], guard: TileValue
         values = [f if isinstance(f, TileValue) else writer.value(f) for f in factors]
         dims = writer.union(*values)
         value = TileValue(" * ".join(writer.align(v, dims) for v in values), dims, "float32")
+    return _present(writer, dim, factors, value, guard)
+
+
+def _present(
+    writer: Tiles, dim: Dim, factors: Sequence[Factor], value: TileValue, guard: TileValue | None
+) -> TileValue:
+    """The value of factors, zero where the dim is padded, and where the guard is false."""
     settled = all(isinstance(f, TileValue) or zero_at_padding(f, dim) for f in factors)
     present = writer.conjunction(None if settled else writer.padding(dim), guard)
-    value = writer.where(present, value, "0.0") if present is not None else value
+    zero = "0" if is_integer(value.dtype) else "0.0"
+    value = writer.where(present, value, zero) if present is not None else value
     return value if value.text.isidentifier() else writer.assign("factor", value)
 
 

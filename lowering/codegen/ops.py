@@ -22,7 +22,7 @@ from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import subterms
 from ..analysis.softmax_scaling import LOG2_E, ExponentScaling
 from ..analysis.value_bounds import positive, reads
-from ..plan.dtypes import HALVES, is_integer, literal
+from ..plan.dtypes import E4M3, HALVES, is_integer, literal
 from ..plan.records import NotPlannable
 from . import byte_conversions
 from .dialect import Dialect
@@ -132,6 +132,10 @@ HELPERS = {  # small device functions; a kernel's text defines those that it cal
     "larger": "return {lang}.maximum({x}, {y}, propagate_nan=tl.PropagateNan.ALL)",
     "smaller": "return {lang}.minimum({x}, {y}, propagate_nan=tl.PropagateNan.ALL)",
     "product": "return {x} * {y}",
+    "rounded_to_e4m3": (  # torch gives NaN beyond its numbers, where a GPU would give the largest one
+        "return {lang}.where({lang}.abs({x}) <= 464.0, {x}, float('nan')).to({lang}.float8e4nv)"
+    ),
+    "sum_of_bytes": f"return {{x}}.to({{lang}}.float32, bitcast=True) - {float(3 << 22)}",
     "power": (  # no `&` of x and y: the interpreter has none of a number and a tile
         "size = {lang}.where({lang}.abs({x}) == 1, 1.0, {lang}.exp2({lang}.log2({lang}.abs({x})) * {y}))\n"
         "    half = {y} * 0.5\n"
@@ -189,6 +193,15 @@ def _helper(name: str, dialect: Dialect) -> str:
     parameters = [x for x in "vwxyz" if f"{{{x}}}" in HELPERS[name]]
     body = dialect.fill(HELPERS[name], **{x: x for x in parameters})
     return f"@{dialect.jit}\ndef {name}({', '.join(parameters)}):\n    {body}\n\n\n"
+
+
+def rounded_to_bytes(value: TileValue, kind: str, dialect: Dialect) -> TileValue:
+    """A tile rounded to eight-bit floats. Raises NotPlannable for those beyond whose numbers are infinities: a GPU
+    rounds to none."""
+    if kind != E4M3 or not value.dims:
+        raise NotPlannable(f"a rounding to {kind} has no text of its own")
+    single = value.text if value.dtype == "float32" else f"{atom(value.text)}.to({dialect.type_name('float32')})"
+    return TileValue(f"rounded_to_e4m3({single})", value.dims, kind)
 
 
 def identity(monoid: str, dtype: str) -> str:

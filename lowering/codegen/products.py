@@ -26,6 +26,7 @@ from .matrix_products import (
     as_matrix_product,
     first_fitting,
     multiply,
+    of_bytes,
 )
 from .ops import TileValue, atom, floating_loads_below
 from .relative_products import by_skewed_products, by_skewed_weights
@@ -230,6 +231,7 @@ STRATEGIES: tuple[Strategy[Contraction], ...] = (
     by_skewed_weights,
     by_skewed_products,
     by_parity,
+    of_bytes,
     multiply_two_matrices,
     multiply_and_sum,
 )

@@ -38,6 +38,7 @@ from .ops import (
     lagging_text,
     natural_scale_text,
     operation,
+    rounded_to_bytes,
     scale_text,
 )
 from .products import alternating_sides, contract
@@ -115,8 +116,7 @@ class TileWriter(Tiles):
         if dims[-1] != half or len(kinds) > 1:
             return None
         joined, dims = self.call("join", *(self.spread(v, dims).text for v in values)), (*dims[:-1], dim)
-        found = TileValue(self.call("reshape", joined, self.shape(dims)), dims, *kinds)
-        return self._cast(found, node)
+        return self._cast(TileValue(self.call("reshape", joined, self.shape(dims)), dims, *kinds), node)
 
     def _converted(self, node: Term, home: Scope) -> TileValue:
         """The value of a cast. Tiles of bytes become halves by a helper."""
@@ -136,6 +136,8 @@ class TileWriter(Tiles):
             return self._cast(value, cast(node.args[0], "int32"))
         if node.dtype == "bool":
             return TileValue(f"{atom(value.text)} != 0", value.dims, "bool")
+        if node.dtype.startswith("float8"):
+            return rounded_to_bytes(value, node.dtype, self.dialect)
         text = atom(value.text) if value.dims else value.text
         for kind in ("float32", node.dtype) if self._needs_float32_between(value, node) else (node.dtype,):
             name = self.type_name(kind)
@@ -144,8 +146,7 @@ class TileWriter(Tiles):
 
     def _needs_float32_between(self, value: TileValue, node: Term) -> bool:
         """From an integer to half precision the interpreter would keep the raw bits."""
-        is_whole = value.dtype == "bool" or is_integer(value.dtype)
-        return self.facts.interpreted and is_whole and node.dtype in HALVES
+        return self.facts.interpreted and node.dtype in HALVES and (value.dtype == "bool" or is_integer(value.dtype))
 
     def _load(self, node: Term) -> TileValue:
         """A tile in memory. It is read once, whatever names its resident dims have."""
@@ -481,11 +482,11 @@ class TileWriter(Tiles):
         axis, nan = score.dims.index(dim), self.gives_largest
         fold = self.dialect.fill(FOLDS["max"].tile, score.text, axis=axis)
         top = TileValue(scale_text(scaling, fold if nan else self.call("max", score.text, axis=axis)), rest)
-        home = self.scope_of(score.dims)
         if before is not None:
             rest = self.union(before, top)
             pair = self.align(before, rest), self.align(top, rest)
             top = TileValue(self._larger(scaling, *pair, nan), rest)
+        home = self.scope_of(score.dims)
         scale = self.assign("top", top, home)
         finite = self.call("where", f'{scale.text} == float("-inf")', "0.0", scale.text)
         shift = self.assign("shift", TileValue(finite, rest), home)

@@ -28,7 +28,7 @@ from ..plan.device import H200
 from ..plan.records import Accumulator
 from ..plan.thresholds import HIDDEN_SCORE
 from .epilogue import PieceTotals, StateNames, StoreWriter, chunks_of, decayed, hand_over, zeros
-from .expressions import GluonWriter, Pending, matrix_in, name_products, summed, wait_for
+from .expressions import GluonWriter, Pending, WholeSums, matrix_in, name_products, summed, wait_for
 from .kernel_parts import Buffers, LaunchShape, phase_of, slot_of
 from .scores import MINUS_INFINITY, Scores, in_base_two, stretched
 from .work_items import Walk
@@ -67,6 +67,7 @@ class Consumer:
         every = [pair for step in binding.steps for pair in step.states]
         self.sums = summed(binding.products, _terms_of(accumulator for accumulator, _ in every))
         self.scores = name_products(writer, binding.products, self.sums)
+        self.whole_sums = WholeSums(writer, self.scores)
         self.states = [[StateNames(writer, a, values) for a, values in step.states] for step in binding.steps]
         self.totals = self._piece_totals()
         self.keeps_columns = _has_room_for_columns(binding, config)
@@ -239,6 +240,7 @@ class Consumer:
         self._await_scores(at)
         if at.first:
             self.cuts = (issued, len(lines))
+        lines += self.whole_sums.converted(self.scores[p] for p in self.binding.steps[at.number].products)
         late = self._states(at.number, at.first)
         if at.number + 1 < len(self.binding.steps):
             arrive = self._arrive_at(at.number + 1, at.count, None)
@@ -265,7 +267,8 @@ class Consumer:
         """Waits for the step's scores and hands back the columns that it is the last to read."""
         writer, lines, products = self.writer, self.writer.inner.lines, self.binding.steps[at.number].products
         for node, parts in self.sums.items():
-            writer.inner.memo[node] = TileValue(self.scores[parts[0]], (self.rows, self.loop.dim))
+            name = self.whole_sums.name(self.scores[parts[0]])
+            writer.inner.memo[node] = TileValue(name, (self.rows, self.loop.dim))
         overlays = self._overlays(at.count) if at.number == 0 else []
         lines += [] if self.config.deferred else overlays
         for diagonal in self.shape.diagonals if at.number == 0 else ():
@@ -304,8 +307,7 @@ class Consumer:
         for k, (_, extent) in enumerate(chunks(product.rows.inner.size)):
             left = matrix_in(f"{rows.buffers[k]}.index(at)", product.rows, H200.product_rows, extent, transposed=False)
             right = matrix_in(self._at(columns.buffers[k], count), product.columns, tile, extent, transposed=True)
-            adds = k > 0 or begun
-            into = name if adds else f"gl.zeros([{H200.product_rows}, {tile}], gl.float32, SCORE)"
+            into, adds = (name, True) if k > 0 or begun else self.whole_sums.start(name, tile)
             lines.append(f"{name} = warpgroup_mma({left}, {right}, {into}, use_acc={adds}, is_async=True)")
         return lines
 

@@ -8,7 +8,7 @@ Example: a row sum divides an accumulator as `gl.convert_layout(sum, gl.SliceLay
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
@@ -19,10 +19,11 @@ from ...egraph.terms.sizes import resolve
 from ...egraph.terms.term import Dim, Tensor, Term
 from ...egraph.terms.traversal import subterms
 from ..analysis.data_indices import place_conditions
-from ..analysis.exact_products import native
+from ..analysis.exact_products import as_stored, native
 from ..analysis.product_terms import const_value, signed_factors
 from ..analysis.softmax_scaling import LOG2_E
 from ..codegen.dialect import GLUON
+from ..codegen.matrix_products import float_of_bytes, start_of_bytes
 from ..codegen.ops import TileValue, atom
 from ..codegen.signature import Signature
 from ..codegen.tile_writer import TileWriter
@@ -30,7 +31,7 @@ from ..codegen.tiles import Scope
 from ..hopper.approximations import argument_of_tanh, is_mostly_small, linear_form
 from ..hopper.config import WarpSettings
 from ..hopper.form_facts import may_emulate
-from ..hopper.kernel_form import Diagonal, Operand, Product, WarpBinding
+from ..hopper.kernel_form import Diagonal, Operand, Product, WarpBinding, chunks
 from ..plan.device import H200
 from ..plan.dtypes import is_integer, literal
 from ..plan.launch_facts import Facts
@@ -314,7 +315,7 @@ def _coordinates(node: Term, dims: tuple[Dim, ...]) -> tuple[dict[Term, int], in
 
 def product_key(node: Term) -> tuple:
     """The same for a product with and without constants among its factors."""
-    return node.attrs, frozenset(native(p) for p in signed_factors(node.args[0]) if p.op != "const")
+    return node.attrs, frozenset(as_stored(p) or native(p) for p in signed_factors(node.args[0]) if p.op != "const")
 
 
 @dataclass(frozen=True)
@@ -355,6 +356,38 @@ def name_products(writer: GluonWriter, products: list[Product], sums: dict[Term,
     names = {p: writer.names.fresh("score") for p in products if first.get(p, p) is p}
     writer.scores = {product_key(p.node): name for p, name in names.items() if p not in first}
     return {p: names[first.get(p, p)] for p in products}
+
+
+class WholeSums:
+    """Accumulators of products of int8: how many of these each adds up, and the name of the sum as float32.
+
+    What reads a score reads that name. accumulators: of all products of a kernel.
+    """
+
+    def __init__(self, writer: GluonWriter, accumulators: Mapping[Product, str]):
+        self.dialect, self.places, self.floats = writer.dialect, Counter[str](), dict[str, str]()
+        for product, name in accumulators.items():
+            if product.is_whole:
+                self.places[name] += sum(extent for _, extent in chunks(product.rows.inner.size))
+                self.floats[name] = self.floats.get(name) or writer.names.fresh("float_score")
+        writer.scores = {key: self.name(name) for key, name in writer.scores.items()}
+
+    def name(self, accumulator: str) -> str:
+        """What is read of an accumulator."""
+        return self.floats.get(accumulator, accumulator)
+
+    def start(self, accumulator: str, columns: int) -> tuple[str, bool]:
+        """What the first product of an accumulator is added to, and whether that is not 0."""
+        tile = f"[{H200.product_rows}, {columns}]"
+        if accumulator not in self.floats:
+            return f"gl.zeros({tile}, gl.float32, SCORE)", False
+        start = start_of_bytes(self.places[accumulator])
+        return f"gl.full({tile}, {start}, gl.int32, SCORE)", start != "0"
+
+    def converted(self, accumulators: Iterable[str]) -> list[str]:
+        """Lines that name sums as float32, where they are integers."""
+        whole = dict.fromkeys(name for name in accumulators if name in self.floats)
+        return [f"{self.floats[n]} = {float_of_bytes(n, self.places[n], self.dialect)}" for n in whole]
 
 
 def wait_for(outstanding: int, names: list[str]) -> str:

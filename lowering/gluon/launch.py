@@ -129,7 +129,7 @@ class GluonLaunch:
 
 
 def suited_plan(plan: Plan) -> Plan:
-    """The plan with e4m3 matrices stored as products take them, and with kernels split that do not fit."""
+    """The plan with matrices of bytes stored as products take them, and with kernels split that do not fit."""
     stored = _read_back(with_stored_values(plan), plan)
     return _read_back(with_split_states(stored, fits), stored)
 

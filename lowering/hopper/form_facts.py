@@ -6,6 +6,9 @@ Nothing here asks what a kernel is for. Example: `accumulated(binding)` of atten
 from __future__ import annotations
 
 from ...egraph.terms.term import Dim, Term
+from ...egraph.terms.traversal import reduces, subterms
+from ..analysis.data_indices import is_block_number
+from ..analysis.product_terms import signed_factors
 from ..plan.dtypes import HALVES
 from ..plan.thresholds import MAX_COLUMNS_OF_TOTALS
 from .config import HopperConfig
@@ -23,17 +26,18 @@ def accumulated(binding: Binding) -> int:
 def crowded(binding: Binding, diagonals: tuple[Diagonal, ...] = (), masked: bool = True) -> bool:
     """Whether the code between the products has coordinates or tensors over rows and loop: those take registers.
 
-    Sums of coordinates that a gauge adds are numbers of rows and columns, not of scores; diagonals are read by one
-    address. masked: the guard counts, where limits of the loop do not say all of it.
+    So do numbers of columns that multiply scores, as a scale for each key. Sums of coordinates that a gauge adds are
+    numbers of rows and columns, not of scores; diagonals are read by one address. masked: the guard counts, where
+    limits of the loop do not say all of it.
     """
     loop, rows = binding.loop, binding.kernel.rows
     bodies = [f for step in binding.steps for _, values in step.states for v in values for f in v.factors]
-    for gauge, parts in gauges(binding):
-        bodies += [gauge] if parts is None else [term for _, term in parts.scores]
-    if masked and loop.guard is not None and not all(r.exact for r in loop.ranges):
+    scores = [term for gauge, parts in gauges(binding) for term in _terms(gauge, parts)]
+    tested = masked and loop.guard is not None and not all(r.exact for r in loop.ranges)
+    if tested or any(_scaled_by_columns(score, loop.dim, rows) for score in scores):
         return True
     known = {diagonal.load for diagonal in diagonals}
-    return any(_fills(body, loop.dim, {rows, loop.dim}, known) for body in bodies)
+    return any(_fills(body, loop.dim, {rows, loop.dim}, known) for body in (*bodies, *scores))
 
 
 def gauges(binding: Binding) -> list[tuple[Term, Gauge | None]]:
@@ -54,6 +58,18 @@ def _fills(node: Term, dim: Dim, dims: set[Dim], known: set[Term]) -> bool:
     if node.op in ("iota", "load"):
         return node.op == "iota" or dims <= node.dims
     return any(_fills(a, dim, dims, known) for a in node.args)
+
+
+def _terms(gauge: Term, parts: Gauge | None) -> list[Term]:
+    """The scores of a gauge, without numbers of rows and columns that it adds."""
+    return [gauge] if parts is None else parts.terms
+
+
+def _scaled_by_columns(score: Term, loop: Dim, rows: Dim | None) -> bool:
+    """Whether a product is multiplied by what is read for each column, and is not one number for many of them."""
+    factors = [f for f in signed_factors(score) if rows not in f.dims] if reduces(score) else []
+    loads = [n for f in factors for n in subterms(f) if n.op == "load" and loop in n.dims]
+    return any(not any(map(is_block_number, subterms(n))) for n in loads)
 
 
 def may_emulate(binding: WarpBinding) -> bool:

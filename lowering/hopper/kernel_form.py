@@ -22,7 +22,7 @@ from ..analysis.data_indices import is_block_number, reads_memory
 from ..analysis.exact_products import as_stored
 from ..analysis.product_terms import const_value, signed_factors
 from ..masks.loop_ranges import end_of_rows, why_apart
-from ..plan.dtypes import E4M3, HALVES, MULTIPLIED
+from ..plan.dtypes import BYTES, HALVES, INT8, MULTIPLIED
 from ..plan.queries import roots
 from ..plan.records import Accumulator, Kernel, Loop, NotPlannable
 from ..plan.thresholds import MAX_OPERAND_WIDTH
@@ -55,8 +55,8 @@ class Operand:
 
     @property
     def is_narrow(self) -> bool:
-        """Whether its elements are e4m3."""
-        return self.tensor.dtype == E4M3
+        """Whether its elements are bytes."""
+        return self.tensor.dtype in BYTES
 
     @property
     def in_register_order(self) -> bool:
@@ -82,6 +82,11 @@ class Product:
     node: Term
     rows: Operand
     columns: Operand
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it adds up whole numbers, exactly."""
+        return self.rows.tensor.dtype == INT8
 
 
 @dataclass(frozen=True)
@@ -180,7 +185,7 @@ class Binding:
 
     @property
     def widened(self) -> dict[Operand, str]:
-        """Operands of e4m3 in products with halves, and the type that they have to be stored in before."""
+        """Operands of bytes in products with halves, and the type that they have to be stored in before."""
         return {p.columns: p.rows.tensor.dtype for p in self.products if p.columns.is_narrow and not p.rows.is_narrow}
 
     @property
@@ -192,12 +197,12 @@ class Binding:
 
     @property
     def is_stored(self) -> bool:
-        """Whether its matrices of e4m3 are stored as products take them."""
+        """Whether its matrices of bytes are stored as products take them."""
         return not self.widened and all(o.in_register_order for o in self.matrices if o.is_narrow)
 
     @property
     def has_narrow_scores(self) -> bool:
-        """Whether the factors of scores are e4m3."""
+        """Whether the factors of scores are bytes."""
         return any(p.rows.is_narrow for p in self.products)
 
     @property
@@ -260,29 +265,30 @@ def _objections_to_pages(binding: Binding) -> Iterator[str]:
 
 
 def _objections_to_bytes(binding: Binding) -> Iterator[str]:
-    """Reasons why its tiles of e4m3 have no product here: all scores have one kind of factors, and so have all values.
+    """Reasons why its tiles of bytes have no product here: all scores have one kind of factors, and so have all values.
 
     Sums of products of e4m3 have few bits, and weights of e4m3 fewer: results in half precision do not show the former.
     """
-    mixed = lambda operands: len({o.is_narrow for o in operands}) > 1
+    mixed = lambda operands: len({o.tensor.dtype if o.is_narrow else "half" for o in operands}) > 1
     if mixed(binding.row_operands) or mixed(binding.matrices):
-        yield "of its scores, or of its values, some are products of e4m3 and some of half precision"
+        yield "of its scores, or of its values, some are products of bytes and some of half precision, or other bytes"
     if any(extent % PRODUCT_BYTES for extent in _narrow_extents(binding)):
-        yield f"its products of e4m3 add up numbers of columns that are no multiples of {PRODUCT_BYTES}"
+        yield f"its products of bytes add up numbers of columns that are no multiples of {PRODUCT_BYTES}"
     if _shows_few_bits(binding):
         yield f"it stores float32, and products of e4m3 are added up with {NARROW_BITS} bits"
     if binding.is_wide and any(o.is_narrow for o in binding.streams):
-        yield f"its matrices of e4m3 have more than {MAX_OWN_COLUMNS} columns"
+        yield f"its matrices of bytes have more than {MAX_OWN_COLUMNS} columns"
 
 
 def _shows_few_bits(binding: Binding) -> bool:
     """Whether sums of products of e4m3 become float32 results whose weights are no rougher."""
     stored = {store.output.dtype for store in binding.kernel.stores}
-    return binding.has_narrow_scores and not binding.has_narrow_values and not stored <= {*HALVES}
+    rounded = any(p.rows.is_narrow and not p.is_whole for p in binding.products)
+    return rounded and not binding.has_narrow_values and not stored <= {*HALVES}
 
 
 def _narrow_extents(binding: Binding) -> list[int]:
-    """How many columns products of e4m3 add up for scores, chunk by chunk."""
+    """How many columns products of bytes add up for scores, chunk by chunk."""
     narrow = [o for p in binding.products for o in (p.rows, p.columns) if p.rows.is_narrow]
     return [extent for o in narrow for _, extent in chunks(o.inner.size)]
 
@@ -313,7 +319,7 @@ def _objections(kernel: Kernel) -> Iterator[str]:
         yield "its programs have tiles of columns; those of the form hold whole rows"
     if kernel.inputs and not any(t.dtype in MULTIPLIED for t in kernel.inputs):
         kinds = ", ".join(dict.fromkeys(t.dtype for t in kernel.inputs))
-        yield f"its tensors are {kinds}; the form multiplies half precision and e4m3"
+        yield f"its tensors are {kinds}; the form multiplies half precision and bytes"
     if draws_numbers(kernel):
         yield "it draws random numbers, which take registers that the form's warps lack"
     (loop,) = kernel.loops
@@ -454,7 +460,8 @@ class ProductMatcher:
         right = [x for x in loads if self.loop in x.dims and self.rows not in x.dims]
         if len(left) != 1 or len(right) != 1:
             return None
-        return (left[0], right[0]) if right[0].dtype in (left[0].dtype, E4M3) else None
+        stored_before = BYTES if left[0].dtype in HALVES else ()
+        return (left[0], right[0]) if right[0].dtype in (left[0].dtype, *stored_before) else None
 
     def value(self, body: Term) -> StateValue:
         """A state's value: at most one factor has the value dim, and that one is a stored matrix."""

@@ -35,6 +35,11 @@ class Gauge:
     slopes: tuple[Slope, ...]
     rows: tuple[tuple[float, Term], ...]
 
+    @property
+    def terms(self) -> list[Term]:
+        """The scores without their constants."""
+        return [term for _, term in self.scores]
+
 
 def split(gauge: Term, rows: Dim, loop: Dim) -> Gauge | None:
     """The gauge's parts, None where it has no column or row part worth a place of its own."""

@@ -7,14 +7,14 @@ Barriers are not counted. Example: two tiles in flight of 128 keys and values of
 from __future__ import annotations
 
 from ...egraph.terms.term import Tensor
-from ..plan.dtypes import E4M3
+from ..plan.dtypes import BYTES
 from .config import HopperConfig
 from .kernel_form import Binding, Operand, chunks, sent
 
 
 def bytes_of(tensor: Tensor) -> int:
     """Of one element."""
-    return {"float32": 4, E4M3: 1}.get(tensor.dtype, 2)
+    return {"float32": 4, **dict.fromkeys(BYTES, 1)}.get(tensor.dtype, 2)
 
 
 def staged(extent: int, send: int) -> int:

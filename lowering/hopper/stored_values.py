@@ -8,22 +8,23 @@ where column j stands at place p = `register_place`(j).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
 from ...egraph.terms.ops import cast, iota, load
 from ...egraph.terms.sizes import UnknownSize, resolve
 from ...egraph.terms.term import Dim, Tensor, Term
-from ...egraph.terms.traversal import substitute
-from ..plan.dtypes import E4M3, HALVES
+from ...egraph.terms.traversal import substitute, subterms
+from ..analysis.exact_products import as_stored
+from ..plan.dtypes import BYTES, E4M3, HALVES
 from ..plan.kernel_edits import with_terms
 from ..plan.records import Kernel, Plan, Store
 from .kernel_form import Binding, Operand, bind
 from .register_order import GROUP, column_at, register_place
 
 MIN_READS = 512  # rows that read each value: with fewer, to store the values again takes more time than it saves
-WIDENED = "bfloat16"  # holds every number of e4m3, as float16 does
+WIDENED = "bfloat16"  # holds every number of a byte, as float16 does
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class StoredMatrix:
 
 
 def with_stored_values(plan: Plan) -> Plan:
-    """The plan in which kernels store each matrix of e4m3 as products take it; unchanged without one."""
+    """The plan in which kernels store each matrix of bytes as products take it; unchanged without one."""
     kernels: list[Kernel] = []
     for kernel in plan.kernels:
         kernels += _with_values(kernel, plan, kernels)
@@ -54,7 +55,7 @@ def with_stored_values(plan: Plan) -> Plan:
 
 def bind_as_run(kernel: Kernel, weights: str = "half") -> Binding | str:
     """The parts of a kernel as it runs, behind those that store its matrices; or the reason why it has no such form."""
-    if not any(tensor.dtype == E4M3 for tensor in kernel.inputs):
+    if not any(tensor.dtype in BYTES for tensor in kernel.inputs):
         return bind(kernel)
     outputs = tuple(store.output for store in kernel.stores)
     found = bind(with_stored_values(Plan((kernel,), kernel.inputs, outputs, weights=weights)).kernels[-1])
@@ -70,7 +71,7 @@ def why_unstored(binding: Binding) -> str:
         why = "their sizes are symbols"
     elif any(_reads(kernel, o) < MIN_READS for o in (*binding.widened, *binding.matrices) if o.is_narrow):
         why = f"fewer than {MIN_READS} rows read them"
-    return f"its e4m3 matrices are not stored as products take them: {why}"
+    return f"its matrices of bytes are not stored as products take them: {why}"
 
 
 def _with_values(kernel: Kernel, plan: Plan, before: Sequence[Kernel]) -> Iterator[Kernel]:
@@ -83,9 +84,15 @@ def _with_values(kernel: Kernel, plan: Plan, before: Sequence[Kernel]) -> Iterat
         return
     read = {one.before: one.after for one in found}
     tensors = {one.before.attrs[0]: one.after.attrs[0] for one in found}
-    changed = with_terms(kernel, lambda term: substitute(term, read))
+    changed = with_terms(kernel, lambda term: substitute(term, read | _images(term, read)))
     yield from (one.kernel for one in found if one.kernel not in before)
     yield replace(changed, inputs=tuple(dict.fromkeys(tensors.get(t, t) for t in kernel.inputs)))
+
+
+def _images(term: Term, read: Mapping[Term, Term]) -> dict[Term, Term]:
+    """The float images of loads in a term, as images of those that are read instead. Example: float32(int64(k[j]))."""
+    found = ((node, as_stored(node)) for node in subterms(term) if node.op == "cast" and "float" in node.dtype)
+    return {node: cast(read[source], node.dtype) for node, source in found if source in read}
 
 
 def _is_taken(matrix: StoredMatrix, plan: Plan, before: Sequence[Kernel]) -> bool:
@@ -101,7 +108,7 @@ def _wanted(binding: Binding, weights: str) -> dict[Operand, str]:
     halves = [o.tensor.dtype for o in binding.row_operands if o.tensor.dtype in HALVES]
     half = halves[0] if halves else WIDENED
     groups = lambda o: isinstance(o.across.size, int) and o.across.size % GROUP == 0
-    turned = {o for o in binding.weighted if groups(o)} if weights == "e4m3" else set()
+    turned = {o for o in binding.weighted if groups(o) and o.tensor.dtype == E4M3} if weights == "e4m3" else set()
     narrow = [o for o in binding.matrices if o.is_narrow and not o.in_register_order]
     kinds = {o: E4M3 if o in turned else half for o in narrow}
     return binding.widened | (kinds if turned.issuperset(kinds) else dict.fromkeys(kinds, half))

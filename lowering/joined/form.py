@@ -18,7 +18,7 @@ from ..analysis.exact_products import native
 from ..analysis.product_terms import const_value, signed_factors
 from ..hopper.kernel_form import MAX_OWN_COLUMNS, Operand, Product, ProductMatcher, draws_numbers
 from ..masks.loop_ranges import conjuncts
-from ..plan.dtypes import E4M3, HALVES
+from ..plan.dtypes import HALVES
 from ..plan.queries import diagonal
 from ..plan.records import Accumulator, Kernel, Loop, NotPlannable, Store
 
@@ -234,8 +234,6 @@ def _objections(kernel: Kernel) -> Iterator[str]:
     (loop,) = kernel.loops
     if not any(t.dtype in HALVES for t in kernel.inputs):
         yield "no tensor is in half precision"
-    if any(t.dtype == E4M3 for t in kernel.inputs):
-        yield "its products are of half precision, and a tensor has one byte for an element"
     if draws_numbers(kernel):
         yield "it draws random numbers, which take registers that its warps lack"
     if any(_reads_around(loop)):
@@ -291,7 +289,10 @@ def _split(body: Term, wide: Dim | None) -> tuple[tuple[Term, ...], Term | None]
 def _products(factors: Sequence[Term], matcher: ProductMatcher) -> list[Product]:
     """The products of rows by columns in the factors, each once."""
     inner = [r for f in dict.fromkeys(factors) for r in reduces(f)]
-    return [matcher.product(r) for r in dict.fromkeys(inner)]
+    found = [matcher.product(r) for r in dict.fromkeys(inner)]
+    if any(o.is_narrow for p in found for o in (p.rows, p.columns)):
+        raise NotPlannable("its products are of half precision, and a tensor has one byte for an element")
+    return found
 
 
 def _weights(parts: Sequence[tuple[Term, ...]]) -> tuple[list[tuple[Term, ...]], list[int]]:

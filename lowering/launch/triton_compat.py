@@ -28,7 +28,7 @@ TYPE_NAMES = {
     "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64",
     "float8_e4m3fn": "fp8e4nv", "float8_e5m2": "fp8e5",
 }  # fmt: skip
-GLUON_NAMES = {"float8_e4m3fn": "float8e4nv"}  # of dtypes, where they are not torch's
+GLUON_NAMES = {"float8_e4m3fn": "float8e4nv", "float8_e5m2": "float8e5"}  # of dtypes, where they are not torch's
 OPTIONS = {"enable_fp_fusion": True}  # a weight is one fused multiply-add and one exp2; Triton 3.10 changes the default
 ASSERTING = {"debug": True, "sanitize_overflow": False}  # device_assert is compiled, checks of arithmetic are not
 TARGETS = {

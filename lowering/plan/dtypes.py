@@ -9,7 +9,10 @@ from math import isinf, isnan
 
 HALVES = ("float16", "bfloat16")
 E4M3 = "float8_e4m3fn"  # one byte: four bits of exponent, three of mantissa; its largest number is 448
-MULTIPLIED = (*HALVES, E4M3)  # what Hopper's products of warpgroups take here
+E5M2 = "float8_e5m2"  # five bits of exponent, two of mantissa; its largest number is 57344
+INT8 = "int8"
+BYTES = (E4M3, E5M2, INT8)  # of one byte, with products of their own; halves hold each of their numbers
+MULTIPLIED = (*HALVES, *BYTES)  # what Hopper's products of warpgroups take here
 
 
 def is_integer(dtype: str) -> bool:

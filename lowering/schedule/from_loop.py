@@ -15,7 +15,7 @@ from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import substitute, subterms
 from ..analysis.chunks import chunks
 from ..analysis.dim_roles import stepped
-from ..analysis.exact_products import as_stored, native
+from ..analysis.exact_products import as_stored, multiplied_bytes, native
 from ..analysis.product_terms import sides, summand
 from ..analysis.read_places import places_read
 from ..analysis.softmax_scaling import exponent_scaling, fixed_scale
@@ -23,14 +23,14 @@ from ..hopper.approximations import EXP2
 from ..hopper.kernel_form import MAX_OWN_COLUMNS
 from ..hopper.score_offsets import split
 from ..plan.device import COSTS, H200, HopperGpu
-from ..plan.dtypes import E4M3, MULTIPLIED
+from ..plan.dtypes import BYTES, INT8, MULTIPLIED
 from ..plan.queries import nodes
 from ..plan.records import Accumulator, Kernel, Loop, NotPlannable
 from .problem import Edge, Operation, Problem, Value
 
 INTEGER_DIVISIONS = {"floordiv": 2, "mod": 3}  # instructions, by a literal
 FLOAT_PRODUCT = 2  # time of a product of float32 tensors over that of a half precision one,
-NARROW_PRODUCT = 0.5  # and of one of e4m3
+NARROW_PRODUCT = 0.5  # and of one of bytes
 HALF_BYTES, FLOAT_BYTES = 2, 4  # bytes of an element in shared memory and in a register
 
 
@@ -198,6 +198,8 @@ class _Builder:
                 inputs.append(self.load(node))
             elif node.op == "reduce" and node.attrs[0] == "sum" and sides(node.args[0], node.attrs[1]):
                 inputs.append(self.product(node))
+                if multiplied_bytes(*sides(node.args[0], node.attrs[1])) == INT8:
+                    found.fma += self.elements(node.dims)  # sums of 32 bits become float32
             else:
                 folded = node.op == "reduce"
                 fma, special = (1, 0) if folded else self.cost(node)
@@ -208,8 +210,8 @@ class _Builder:
         return found
 
     def cost(self, node: Term) -> tuple[float, float]:
-        if native(node) is not None or as_stored(node) is not None:
-            return 0, 0  # half precision, and e4m3, is widened where it is used
+        if native(node) is not None or _in_memory(node) is not None:
+            return 0, 0  # half precision, and eight-bit floats, are widened where they are used
         if self.counting.refined and node.op in ("floordiv", "mod") and node.args[1].op == "const":
             return INTEGER_DIVISIONS[node.op], 0
         fixed = node.op == "div" and self.loop.dim not in node.args[1].dims  # by a reciprocal from before the loop
@@ -223,13 +225,14 @@ class _Builder:
             self.products[node] = name
             left, right = (x.dims for x in operands)
             self.multiplied(name, left, right, node.attrs[1], product_cost(*operands))
+            kind = multiplied_bytes(*operands)
             for side in operands:
-                self.operand(side, name)
+                self.operand(side if kind is None else as_stored(side), name)
         return self.products[node]
 
     def operand(self, side: Term, product: str) -> None:
         """Feeds one side of a product: from shared memory if it is a load, from registers if it is computed."""
-        raw = as_stored(side) or native(side) or side
+        raw = _in_memory(side) or native(side) or side
         if self.loop.dim not in side.dims and self.chunks.keys().isdisjoint(side.dims):
             self.resident |= {n: self.held_bytes(n) for n in subterms(side) if n.op == "load"}
         elif raw.op == "load":
@@ -399,14 +402,20 @@ def state_of(value: Value) -> str | None:
 
 
 def _bytes(node: Term) -> int:
-    known = {"float32": 4, "int32": 4, "int64": 8, "float64": 8, "bool": 1, "int8": 1, "uint8": 1, E4M3: 1}
+    known = {"float32": 4, "int32": 4, "int64": 8, "float64": 8, "bool": 1, "uint8": 1, **dict.fromkeys(BYTES, 1)}
     return known.get(node.dtype, HALF_BYTES)
 
 
+def _in_memory(side: Term) -> Term | None:
+    """The load that a product takes as it is; int8 is converted first, but beside int8."""
+    found = as_stored(side)
+    return None if found is None or found.dtype == INT8 else found
+
+
 def product_cost(*sides: Term) -> float:
-    """What a product costs in times of one of halves, by what its sides load: of e4m3 alone it is half of it."""
+    """What a product costs in times of one of halves, by what its sides load: of bytes alone it is half of it."""
     nodes = [n for side in sides for n in subterms(side) if n.op == "load"]
     kinds = {n.dtype for n in nodes if n.dtype.startswith(("float", "bfloat"))}
-    if kinds == {E4M3} and len(sides) > 1:
+    if (len(kinds) == 1 and kinds <= {*BYTES} and len(sides) > 1) or multiplied_bytes(*sides) is not None:
         return NARROW_PRODUCT
     return 1 if kinds <= {*MULTIPLIED} else FLOAT_PRODUCT

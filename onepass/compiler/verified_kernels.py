@@ -31,6 +31,7 @@ FEWEST_PROGRAMS = 3  # the first one, the last one and one between
 SMALLEST_MASK = 1e4  # a number beyond it is a mask's: it stays
 LARGE_SCORES = 100.0  # the size of scores that are large: without its largest score a row overflows
 LARGEST_FACTOR = 64.0  # of random inputs
+SIZES_OF_INTEGERS = {"int8": 74.0}  # the root of the mean square of all its numbers; other integers are positions
 SEED = 20
 
 
@@ -124,7 +125,8 @@ class TypicalSizes:
             case "size":
                 return float(resolve(node.attrs[0], self.sizes))
             case "load":
-                return self.stored.get(node.attrs[0].name, self.factor if "float" in node.dtype else 1.0)
+                size = self.factor if "float" in node.dtype else SIZES_OF_INTEGERS.get(node.dtype, 1.0)
+                return self.stored.get(node.attrs[0].name, size)
             case "reduce":
                 return below[0] * (sqrt(resolve(node.attrs[1].size, self.sizes)) if node.attrs[0] == "sum" else 1.0)
             case "scale":

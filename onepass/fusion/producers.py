@@ -28,7 +28,7 @@ from ..lowering.plan.device import CPU, Device
 from ..lowering.plan.records import Kernel, NotPlannable
 from ..lowering.plan.thresholds import MAX_RESIDENT_ELEMENTS
 from ..lowering.planning.planner import plan_stores
-from ..regions.copies import with_copies
+from ..regions.copies import makes_bytes, with_copies
 from ..regions.grow import axis_of
 from ..regions.region import Region, signature
 from ..rules import NORMAL
@@ -116,6 +116,8 @@ def _is_computable(node: fx.Node, source: fx.Node, s: Survey) -> bool:
     """Whether a kernel can compute the node element by element or row by row."""
     kind = s.kind[node]
     if node.op not in ("call_function", "call_method") or changes_in_place(node) or draws(node) or s.scope[node]:
+        return False
+    if makes_bytes(node, s):
         return False
     if kind == "reduction" or has_trait(node, Trait.NORM):
         return _is_short(node, source)

@@ -221,11 +221,11 @@ def reduced_dims(node: fx.Node, position: int = 1) -> list:
 
 
 def _operands(node: fx.Node) -> list[fx.Node]:
-    """What is multiplied: neither a bias nor what is added."""
+    """What is multiplied: neither a bias, nor a scale of the result, nor what is added."""
     found = [n for n in node.all_input_nodes if _sizes(n) is not None]
     if has_trait(node, Trait.ADDS):
         return found[1:]
-    return found[:2] if has_trait(node, Trait.TAKES_BIAS) else found
+    return found[:2] if has_trait(node, Trait.TAKES_BIAS | Trait.QUANTISED) else found
 
 
 def _subscripts(node: fx.Node) -> Subscripts | None:

@@ -44,6 +44,7 @@ class Trait(Flag):
     ADDS = auto()  # adds its first operand to a product: addmm
     CONVOLUTION = auto()
     TAKES_BIAS = auto()  # input, weight and perhaps a bias: linear
+    QUANTISED = auto()  # of bytes; scales and a bias may follow, and weights may be buffers: _scaled_mm
     # Reductions and norms.
     SOFTMAX = auto()
     SOFTMAX_STEP = auto()  # a softmax, its logarithm, or a step of one by hand: amax
@@ -90,6 +91,7 @@ def _rows(kind: str, names: str, traits: Trait = Trait.NONE) -> tuple[AtenOperat
 ATEN: tuple[AtenOperation, ...] = (
     _row("contraction", "matmul __matmul__ linalg_matmul", Trait.PRODUCT | Trait.MATRIX_PRODUCT | Trait.ANY_RANK),
     *_rows("contraction", "mm bmm", Trait.PRODUCT | Trait.MATRIX_PRODUCT),
+    *_rows("contraction", "_int_mm _scaled_mm", Trait.MATRIX_PRODUCT | Trait.QUANTISED),
     _row("contraction", "baddbmm", Trait.MATRIX_PRODUCT | Trait.ADDS),
     _row("contraction", "einsum", Trait.PRODUCT | Trait.ANY_RANK),
     *_rows("contraction", "mv cdist inner linalg_vecdot tensordot"),
@@ -172,7 +174,7 @@ ATEN: tuple[AtenOperation, ...] = (
     _row("layer", "addmm", Trait.MATRIX_PRODUCT | Trait.ADDS),
     *_rows("layer", "conv1d conv2d conv3d convolution", Trait.CONVOLUTION | Trait.TAKES_BIAS),
     *_rows("layer", "_convolution conv_transpose1d conv_transpose2d conv_transpose3d conv_tbc"),
-    *_rows("layer", "addmv addbmm _scaled_mm _grouped_mm bilinear embedding embedding_bag lstm gru rnn_tanh rnn_relu"),
+    *_rows("layer", "addmv addbmm _grouped_mm bilinear embedding embedding_bag lstm gru rnn_tanh rnn_relu"),
     # Borders of which something is known. Some have terms, for where a region reads what they make.
     *_rows("other", "normalize rms_norm", Trait.NORM | Trait.KEEPS_SHAPE),
     *_rows("other", "norm vector_norm linalg_vector_norm", Trait.NORM | Trait.VECTOR_NORM | Trait.MAKES_DISTANCES),

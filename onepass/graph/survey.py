@@ -171,8 +171,10 @@ def _kind_by_inputs(node: fx.Node, s: Survey) -> str:
 def _is_projection(node: fx.Node, s: Survey) -> bool:
     """A contraction with a weight: of a batch of rows with one matrix, or with a parameter."""
     operands = [n for n in node.all_input_nodes if shape(n) is not None]
-    if any(_is_parameter(root(n, s)) for n in operands):
+    quantised = has_trait(node, Trait.QUANTISED)
+    if any(_is_parameter(root(n, s), quantised) for n in operands):
         return True
+    operands = operands[:2] if quantised else operands
     if len(operands) != 2 or name_of(node) == "einsum":
         return False
     left, right = operands
@@ -186,10 +188,11 @@ def _merges_batch(view: fx.Node) -> bool:
     return not has_trait(view, Trait.PICKS) and len(shape(view.all_input_nodes[0]) or ()) > 2
 
 
-def _is_parameter(node: fx.Node) -> bool:
-    return isinstance(value_of_node(node), torch.nn.Parameter) or (
-        node.op in ("placeholder", "get_attr") and "parameters" in str(node.target)
-    )
+def _is_parameter(node: fx.Node, or_buffer: bool = False) -> bool:
+    """Whether the node is a module's own tensor. or_buffer: quantised weights are often buffers."""
+    names = ("parameters", "buffers") if or_buffer else ("parameters",)
+    owned = node.op in ("placeholder", "get_attr") and any(name in str(node.target) for name in names)
+    return owned or isinstance(value_of_node(node), torch.nn.Parameter)
 
 
 def changes_device(node: fx.Node) -> bool:

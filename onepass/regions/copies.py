@@ -83,6 +83,8 @@ def with_copies(region: Region, more: Iterable[fx.Node], s: Survey) -> Region:
 def is_cheap(node: fx.Node, s: Survey) -> bool:
     """Whether a kernel may compute the node again: views, casts, multiples by a number, masks."""
     kind = s.kind[node]
+    if makes_bytes(node, s):
+        return False
     if kind == "other" or name_of(node) == "embedding":
         return is_lookup(node, s)
     if kind in EXPENSIVE or changes_in_place(node):
@@ -92,6 +94,15 @@ def is_cheap(node: fx.Node, s: Survey) -> bool:
     if kind in ("view", "cast", "creation"):
         return kind == "creation" or _is_tensor_or_parts(node)
     return s.free[node] or _is_predicate(node, s) or is_scalar_multiple(node)
+
+
+def makes_bytes(node: fx.Node, s: Survey) -> bool:
+    """Whether the node rounds floats to bytes: those are read in less time, and products take them as they are."""
+    values = [value_of_node(n) for n in (*tensor_inputs(node)[:1], node)] if s.kind[node] == "cast" else []
+    if len(values) < 2 or not all(isinstance(value, torch.Tensor) for value in values):
+        return False
+    wide, narrow = values
+    return wide.is_floating_point() and narrow.dtype != torch.bool and narrow.element_size() == 1 < wide.element_size()
 
 
 def is_scalar_multiple(node: fx.Node) -> bool:

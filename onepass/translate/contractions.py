@@ -1,17 +1,33 @@
-"""Contractions: inner products, tensordot, and convolutions whose window is one element wide.
+"""Contractions: inner products, tensordot, products of bytes, and convolutions whose window is one element wide.
 
 Halves multiply and add in float32 and are rounded once. Example: a 1x1 convolution is a matrix product.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from .. import messages
 from ..egraph.terms.ops import const, iota
+from ..egraph.terms.sizes import Size
+from ..egraph.terms.term import Term
 from ..graph.axes import has_default_window
 from .reductions import contraction, require_floats
-from .registry import Handlers, OperatorCall, TensorValue, convert, element, spread, term_dtype
+from .registry import (
+    FLOATING,
+    Handlers,
+    Index,
+    OperatorCall,
+    TensorValue,
+    convert,
+    element,
+    same_size,
+    spread,
+    term_dtype,
+)
 
 handles = Handlers()
+MOST_WHOLE = 1024  # products of two bytes, of up to 2^14 each, whose sum is a float32 number, as all up to 2^24 are
 CONVOLUTIONS = (
     *(f"aten.conv{rank}d.{overload}" for rank in (1, 2, 3) for overload in ("default", "padding")),
     "aten.convolution.default",
@@ -73,6 +89,56 @@ def tensordot(call: OperatorCall) -> TensorValue:
         return convert(contraction(factors, binders, dtype), term_dtype(call.meta.dtype))
 
     return call.value(pull)
+
+
+@handles("aten._int_mm.default")
+def int_mm(call: OperatorCall) -> TensorValue:
+    """As a sum in float32, which holds every sum of so few products of two bytes."""
+    size = call["self"].shape[-1]
+    if not isinstance(size, int) or size > MOST_WHOLE:
+        raise call.refuse(messages.LONG_INTEGER_PRODUCT, most=MOST_WHOLE)
+    product = _product_of_bytes(call, call["self"], call["mat2"])
+    return call.value(lambda index: convert(product(index), term_dtype(call.meta.dtype)))
+
+
+@handles("aten._scaled_mm.default")
+def scaled_mm(call: OperatorCall) -> TensorValue:
+    """The product times both scales, plus the bias, rounded once; a faster accumulation is the kernel's affair."""
+    shape, bias = call.meta.shape, call["bias"]
+    scales = [(call["scale_a"], (shape[0], 1)), (call["scale_b"], (1, shape[1]))]
+    known = all(_is_scale(scale, whole) for scale, whole in scales)
+    if not known or call["scale_result"] is not None or call.meta.dtype not in FLOATING:
+        raise call.refuse(messages.SCALED_PRODUCT)
+    product = _product_of_bytes(call, call["self"], call["mat2"])
+
+    def pull(index):
+        result = product(index)
+        for scale, _ in scales:
+            place = tuple(const(0) if size == 1 else i for i, size in zip(index, scale.shape, strict=False))
+            result = result * element(scale, place, "float32")
+        result = result if bias is None else result + element(bias, index[-1:], "float32")
+        return convert(result, term_dtype(call.meta.dtype))
+
+    return call.value(pull)
+
+
+def _product_of_bytes(call: OperatorCall, left: TensorValue, right: TensorValue) -> Callable[[Index], Term]:
+    """The product of two matrices, in float32, by an index."""
+    binder = call.binder(left.shape[-1])
+
+    def pull(index):
+        places = ((left, (index[0], iota(binder))), (right, (iota(binder), index[1])))
+        return contraction([element(x, place, "float32") for x, place in places], [binder], "float32")
+
+    return pull
+
+
+def _is_scale(scale: TensorValue, whole: tuple[Size, Size]) -> bool:
+    """Whether a scale is one number, or one for each row or column. whole: its shape in the latter case."""
+    if scale.meta.dtype != "float32":
+        return False
+    one = all(size == 1 for size in scale.shape)
+    return one or (len(scale.shape) == 2 and all(map(same_size, scale.shape, whole)))
 
 
 @handles(*CONVOLUTIONS)

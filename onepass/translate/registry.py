@@ -23,7 +23,7 @@ from ..egraph.terms.term import Dim, Term
 from ..egraph.terms.traversal import subterms
 from ..errors import Refusal
 from ..graph.program import GETITEM, Atom, Meta, ProgramNode, operation
-from ..lowering.plan.dtypes import HALVES
+from ..lowering.plan.dtypes import HALVES, is_integer
 from ..messages import Message
 from .index_bounds import BoundsCondition
 
@@ -300,9 +300,19 @@ def convert(x: Term, dtype: str) -> Term:
     if is_literal(x):
         value = x.attrs[0]
         return const(value != 0) if dtype == "bool" else literal(value, dtype)
+    if x.op == "cast" and is_integer(x.dtype) and x.args[0].dtype == dtype and is_whole(x.args[0]):
+        return x.args[0]
     found = distribute(lambda branch: convert(branch, dtype), x)
     weak = x.dtype == "float" and dtype in FLOATING
     return found or (x if weak else cast(x, dtype))
+
+
+def is_whole(x: Term) -> bool:
+    """Whether a number is whole: an integer as a float, or a sum of products of such, however it is rounded."""
+    if x.op == "cast":
+        return is_integer(x.args[0].dtype) and x.dtype in ("float32", "float64")
+    summed = x.op in ("mul", "add", "sub") or (x.op == "reduce" and x.attrs[0] == "sum")
+    return summed and all(map(is_whole, x.args))
 
 
 def element(value: TensorValue, index: Index, dtype: str | None = None) -> Term:

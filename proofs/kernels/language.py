@@ -169,6 +169,8 @@ def unary(name: str, a: Any) -> Any:
 
 
 def _cast(value, type_: Type, bitcast: bool = False):
+    if bitcast and type_.name == "float32" and not is_real(value) and np.asarray(value).dtype == np.int32:
+        return exact.of_floats(np.asarray(value).view(np.float32))
     if bitcast:
         if not is_real(value) or type_.name != "int32":
             raise KernelFault(f"the bits of a value as {type_.name}")
@@ -240,12 +242,33 @@ def _dot(a, b, acc=None, **options):
         raise KernelFault(f"a product of tiles of {a.ndim - 1} and {b.ndim - 1} axes")
     if any(x not in ("input_precision", "out_dtype", "allow_tf32", "max_num_imprecise_acc") for x in options):
         raise KernelFault(f"a product with {', '.join(options)}")
-    found = exact.matrix_product(exact.numbers(a), exact.numbers(b))
+    found = matrix_product(a, b)
     if acc is None:
         return found
     if not is_plain(acc) and acc.shape[1:] != found.shape[1:]:
         raise KernelFault(f"a product of {found.shape[1:]} is added to {acc.shape[1:]}")
-    return exact.add(found, exact.numbers(acc))
+    return with_product(found, acc)
+
+
+def matrix_product(a: Any, b: Any) -> Any:
+    """The product of two tiles. That of integers, which are int8, has as many bits as none of its sums exceeds."""
+    if is_real(a) or is_real(b):
+        return exact.matrix_product(exact.numbers(a), exact.numbers(b))
+    if a.dtype != np.int8 or b.dtype != np.int8:
+        raise KernelFault(f"a product of {a.dtype} and {b.dtype}")
+    return np.matmul(a.astype(np.int64), b.astype(np.int64))
+
+
+def with_product(found: Any, acc: Any) -> Any:
+    """A product with a tile added: numbers to numbers, and integers to integers of 32 bits."""
+    if is_real(found) != is_real(acc):
+        raise KernelFault("a product of integers is added to numbers, or one of numbers to integers")
+    if is_real(found):
+        return exact.add(found, exact.numbers(acc))
+    total = found + acc
+    if np.abs(total).max(initial=0) >= 2**31:
+        raise KernelFault("a sum of 32 bits overflows")
+    return total.astype(np.int32)
 
 
 def _transposed(value, *order):

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..kernels import numbers as exact
 from ..kernels.interpreter import MOST_ROUNDS, Interpreter, Steps, written
-from ..kernels.language import Type, binary, is_plain, rearranged
+from ..kernels.language import Type, binary, is_plain, matrix_product, rearranged, with_product
 from ..kernels.memory import Buffer, KernelFault, Pointer
 from ..kernels.numbers import Numbers
 from .barriers import Barrier, Counter, NumberedBarrier, Waiting
@@ -259,18 +259,18 @@ class GluonInterpreter(Interpreter):
         number = self.program.memory.access(f"a product by {self.warps.name}")
         product = self.program.memory.products[number] = InFlight(exact.literal(0.0), number)
         factors = [self._factor(side, product) for side in (a, b)]
-        found = exact.matrix_product(*factors)
+        found = matrix_product(*factors)
         if extent(acc.value if isinstance(acc, InFlight) else acc) != found.shape[1:]:
             raise KernelFault(f"a product of {found.shape[1:]} is added to a tile of another shape")
-        if use_acc:
-            found = exact.add(found, acc.use(as_sum=True) if isinstance(acc, InFlight) else acc)
+        if use_acc and not product.spoiled:
+            found = with_product(found, acc.use(as_sum=True) if isinstance(acc, InFlight) else acc)
         product.value = found
         self.warps.products.append(product)
         if not is_async:
             self.warps.await_products(0)
         return product
 
-    def _factor(self, factor: Any, product: InFlight) -> Numbers:
+    def _factor(self, factor: Any, product: InFlight) -> Numbers | np.ndarray:
         """A factor; one in shared memory is read until the product is over."""
         if isinstance(factor, InFlight):
             return factor.use()

@@ -79,13 +79,13 @@ class InFlight:
     """What a product gives once it was waited for. number: of its access to shared memory. spoiled: why its value is
     undefined, which is a fault where somebody uses it: some products are issued in vain."""
 
-    value: Numbers
+    value: Value
     number: int
     over: bool = False
     used: bool = False
     spoiled: str = ""
 
-    def use(self, as_sum: bool = False) -> Numbers:
+    def use(self, as_sum: bool = False) -> Value:
         """The value. as_sum: as what another product adds to, which may be issued at once. Raises KernelFault."""
         if not (self.over or as_sum):
             raise KernelFault("a product is used before it was waited for")

@@ -166,6 +166,12 @@ PROGRAMS = {
     messages.SCALED_ELU: operation("torch.ops.aten.elu(x, 1.0, 2.0, 1.0)"),
     messages.PADDING: operation("F.pad(x, (-1, 1))"),
     messages.PRODUCT_WITH_A_NUMBER: operation("torch.inner(x, x[0, 0])"),
+    messages.LONG_INTEGER_PRODUCT: operation("torch._int_mm(i.char().repeat(4, 65), i.T.char().repeat(65, 1))", "i"),
+    messages.SCALED_PRODUCT: operation(
+        "def f(x):\n"
+        "    y = x.repeat(2, 1).to(torch.float8_e4m3fn)\n"
+        "    return torch._scaled_mm(y, y.mT, x[0, 0], x[0, 0])"
+    ),
     messages.REPEATED_AXES: operation("torch.tensordot(x, x[:1], dims=([0], [0]))"),
     messages.WIDE_CONVOLUTION: operation("F.conv1d(x[None], x[:, :8, None].expand(8, 8, 3))"),
     messages.FRACTIONAL_STEPS: operation("x + torch.arange(0.0, 8.0, 0.5)"),

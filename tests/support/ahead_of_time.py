@@ -65,7 +65,16 @@ CHANGES = {
 }
 
 
+PRODUCTS_OF_BYTES = (("ptx", "s32.s8.s8"), ("ptx", "kind::i8"), ("amdgcn", "v_mfma_i32"))
 LONG = ("i", "j", "j_0", "c", "e")
+
+
+def _signed(q, k, v, of_q, of_k):
+    """Queries and keys in int8, with scales by token."""
+    score = (q.float() @ k.float().mT) * of_q * of_k.mT / math.sqrt(q.shape[-1])
+    return torch.softmax(score, -1).to(v.dtype) @ v
+
+
 BYTES = {"int8": torch.int8, "uint4": torch.uint8, "float8_e4m3fn": torch.float8_e4m3fn}
 
 
@@ -75,7 +84,8 @@ def plan_of(kind: str, width: int, dtype: str):
     Scores and weights mixed over heads are two kernels: "states" and "mixed"; "weights" are stored by a second one.
     "positions" are those of the largest scores of one product, with these.
     "latents" are keys and values in one. Tiles of "ragged" and "latents" need not be whole.
-    Keys and values of a kind in BYTES are bytes, or two numbers of four bits in each.
+    Keys and values of a kind in BYTES are bytes, or two numbers of four bits in each. "signed bytes" are int8 queries
+    and keys, with scales by token.
     """
 
     def attention(q, k, v):
@@ -112,12 +122,15 @@ def plan_of(kind: str, width: int, dtype: str):
     heads = (16, 4, 4) if kind == "groups" else (16, 16, 16)
     inputs = [torch.empty(4, h, 4096, width, dtype=getattr(torch, dtype)) for h in heads]
     programs = {"documents": documents, "weights": weights, "states": mixture, "mixed": mixture, "dropout": dropped}
-    programs["latents"] = latents
+    programs |= {"latents": latents, "signed bytes": _signed}
     programs |= dict.fromkeys(BYTES, of_bytes)
     program = programs.get(kind, attention)
     if kind in BYTES:
         shape = (4, 16, 4096, width // 2 if kind == "uint4" else width)
         inputs[1:] = [torch.empty(shape, dtype=BYTES[kind]) for _ in range(2)]
+    if kind == "signed bytes":
+        inputs[:2] = [x.to(torch.int8) for x in inputs[:2]]
+        inputs += [torch.empty(4, 16, 4096, 1) for _ in range(2)]
     inputs += [torch.zeros(4, 4096, dtype=torch.int64)] if kind == "documents" else []
     inputs += [torch.empty(16, 16, dtype=inputs[0].dtype)] * 2 if program is mixture else []
     inputs += [torch.zeros(2, dtype=torch.int64)] if kind == "dropout" else []
@@ -149,6 +162,7 @@ def said_of(case) -> dict:
         found = compiled(*case)
         alone = re.findall(r"cvt(?:\.rn)?\.(?:b?f16|f32)\.[su]\d|cvt\.bf16\.f16", found.asm.get("ptx", ""))
         said = {"shared": found.metadata.shared, "converted": len(alone)}
+        said["of bytes"] = sum(found.asm.get(kind, "").count(name) for kind, name in PRODUCTS_OF_BYTES)
         if case[0] == "sm_90":
             said |= resources(found) | {"wgmma": found.asm["ptx"].count("wgmma.mma_async")}
         return said

@@ -81,16 +81,21 @@ CHANGES = {
 
 
 def of_bytes(kind: str):
-    """Attention whose tensors are e4m3, or its queries and keys."""
+    """Attention whose tensors are e4m3, or its queries and keys; or these are int8, with scales by token or head."""
+
+    def signed(q, k, v, of_q, of_k):
+        score = (q.float() @ k.float().mT) * of_q * of_k.mT / math.sqrt(q.shape[-1])
+        return torch.softmax(score, -1).to(v.dtype) @ v
 
     def attention(q, k, v):
         score = (q.float() @ k.float().mT) / math.sqrt(q.shape[-1])
         score = _keep(score, lambda i, j: j <= i) if kind == "causal bytes" else score
         return (torch.softmax(score, -1) @ v.float()).to(torch.bfloat16)
 
-    return attention
+    return signed if kind in SIGNED_BYTES else attention
 
 
+SIGNED_BYTES = ("signed bytes", "bytes of heads")
 OF_BYTES = ("bytes", "causal bytes")  # queries, keys, values and weights of one byte; the other way has values of two
 
 
@@ -149,7 +154,7 @@ def plain(kind: str):
         return (norms - 2 * (q @ k.mT)).argmin(-1)
 
     others = {"gate": gate, "sigmoid": sigmoid, "difference": difference, "logarithm": both, "peak": both}
-    others |= {kind: of_bytes(kind) for kind in (*OF_BYTES, "keys of bytes")}
+    others |= {kind: of_bytes(kind) for kind in (*OF_BYTES, "keys of bytes", *SIGNED_BYTES)}
     others |= {"evoformer": evoformer, "dropout": dropped, "nearest": nearest}
     return others.get(kind, attention)
 
@@ -168,6 +173,10 @@ def inputs_of(kind: str, width: int, dtype: str = "bfloat16", rows=LENGTH, colum
     found.append(make(batch, values[0], columns, values[1]))
     if kind in (*OF_BYTES, "keys of bytes"):
         found = [x.to(torch.float8_e4m3fn) if n < 2 or kind in OF_BYTES else x for n, x in enumerate(found)]
+    if kind in SIGNED_BYTES:
+        found[:2] = [torch.randint(-128, 128, x.shape, dtype=torch.int8) for x in found[:2]]
+        lengths = (rows, columns) if kind == "signed bytes" else (1, 1)
+        found += [torch.rand(batch, heads, n, 1) * 0.01 + 0.005 for n in lengths]
     if kind == "bias":
         found.append(make(heads, rows, columns))
     if kind in ("dense", "hidden"):
@@ -293,7 +302,9 @@ def said_of(kind: str, width: int, direction: str = "forward") -> dict:
             schedule, _, found = compiled(plan_of(kind, width))
         products = found.asm["ptx"].count("wgmma.mma_async")
         over = data_over_barriers(found.asm["ptx"])
-        return {"schedule": str(schedule), **resources(found), "wgmma": products, "over_barriers": over}
+        of_bytes = found.asm["ptx"].count("s32.s8.s8")
+        said = {"schedule": str(schedule), **resources(found), "wgmma": products, "over_barriers": over}
+        return said | {"of_bytes": of_bytes}
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}"[:600]}
 

@@ -100,18 +100,18 @@ def test_scales_stay_out_of_products(shape, sign, monkeypatch):
 
 
 @needs_gluon
-@pytest.mark.parametrize("kinds", ["b 8 8", "f 8 8", "b 8 b", "8 8 b", "8 8 f"], ids=str)
+@pytest.mark.parametrize("kinds", ["b 8 8", "f 8 8", "b 8 b", "8 8 b", "8 8 f", "b 5 5", "5 5 f", "5 5 b"], ids=str)
 def test_what_halves_multiply_is_stored_in_their_type(kinds, monkeypatch):
     """A cache of bytes beside queries in half precision, and the other way round."""
     pretend_hopper(monkeypatch)
-    named = {"b": torch.bfloat16, "f": torch.float16, "8": BYTES}
+    named = {"b": torch.bfloat16, "f": torch.float16, "8": BYTES, "5": torch.float8_e5m2}
     given = [x.float().to(named[kind[0]]) for x, kind in zip(operands(), kinds.split(), strict=True)]
-    half = next(named[kind[0]] for kind in kinds.split() if kind[0] != "8")
+    half = next(named[kind[0]] for kind in kinds.split() if kind[0] in "bf")
     function = lambda q, k, v: ((q.float() @ k.float().mT / 6).softmax(-1) @ v.float()).to(half)
     plan, tensors = planned(function, given, "half")
     texts = texts_of(plan, tensors)
     stored = {store.output.dtype for one in texts[:-1] for store in one.stores}
-    again = kinds.count(" 8") if kinds[0] != "8" else 0
+    again = 0 if kinds[0] in "85" else kinds.count(" 8") + kinds.count(" 5")
     assert stored <= {str(half).removeprefix("torch.")} and len(texts) == 1 + again
     hold(texts)
 
@@ -179,7 +179,7 @@ def test_few_rows_and_unknown_sizes_are_left_alone(monkeypatch):
     (kernel,) = plan.kernels
     monkeypatch.setattr(stored_values, "MIN_READS", 193)
     assert with_stored_values(plan) is plan
-    with pytest.raises(RefusedLaunch, match="its e4m3 matrices are not stored as products take them"):
+    with pytest.raises(RefusedLaunch, match="its matrices of bytes are not stored as products take them"):
         prepare(bind(kernel), SMALL, {})
     assert "fewer than 193 rows" in bind_as_run(kernel, "e4m3") == GLUON.kernel_refusal(kernel, plan)
     monkeypatch.setattr(stored_values, "MIN_READS", 192)
@@ -244,7 +244,7 @@ REFUSED = {
     "two kinds of values": (
         lambda q, k, v, w: half((s := (q.float() @ k.float().mT).softmax(-1)) @ v.float() + s @ w.float()),
         [*operands(), torch.randn(1, 2, 192, 32).to(torch.bfloat16)],
-        "some are products of e4m3 and some of half precision",
+        "some are products of bytes and some of half precision",
     ),
 }
 

@@ -122,7 +122,7 @@ def test_the_names_of_another_region_are_said_to_be():
 
 def test_the_form_on_hopper_names_the_types():
     form = lambda dtype: onepass.explain(attend, *tensors(1, 2, 300, 64, dtype=dtype)).kernels[0].form
-    assert form(torch.float32) == "plain Triton: its tensors are float32; the form multiplies half precision and e4m3"
+    assert form(torch.float32) == "plain Triton: its tensors are float32; the form multiplies half precision and bytes"
     assert form(torch.bfloat16).startswith("warp-specialised")
 
 
