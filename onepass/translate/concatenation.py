@@ -1,9 +1,10 @@
-"""Concatenations: a choice between tensors by position, and reductions over them as one reduction for each piece.
+"""Concatenations: a choice between tensors by position; and what a reduction goes over, cut in pieces or put together.
 
 ⊕_j s = (⊕_{j < n} s) ⊕ (⊕_{j ≥ n} s) for every commutative monoid ⊕. In a piece each choice by position is decided, so
 nothing is concatenated. Likewise, a sum over a stack of other sums is their sum. Along axes that are not reduced the
 choice stays, with indices clamped to the tensors. It also stays in one factor of a short sum of products, which is then
-computed whole. A wide sum over columns of which the first are read elsewhere, too, is cut where these end.
+computed whole. A wide sum over columns of which the first are read elsewhere, too, is cut where these end. The other way
+round, a reduction over two axes of scores is one over both.
 """
 
 from __future__ import annotations
@@ -118,6 +119,34 @@ def in_pieces(root: Term) -> Term:
         return _split(made) if node.op == "reduce" and node.attrs[0] in COMBINE else made
 
     return rebuild(root, change)
+
+
+def over_all_places(root: Term) -> Term:
+    """One reduction in place of two of one monoid over places of scores: ⊕_n ⊕_s f(n, s) = ⊕_j f(j // S, j % S).
+
+    Example: a softmax over pages and their slots, as a sum over both axes weighs values, is a softmax over keys.
+    """
+
+    def change(node: Term, args: tuple[Term, ...]) -> Term:
+        made = node if args == node.args else make(node.op, args, node.attrs)
+        return _over_both(made) if made.op == "reduce" and made.attrs[0] in COMBINE else made
+
+    return rebuild(root, change)
+
+
+def _over_both(total: Term) -> Term:
+    (monoid, outer), inner = total.attrs, total.args[0]
+    if outer.size == 1 and monoid in ("max", "min"):
+        return _at(inner, outer, const(0))
+    if inner.op != "reduce" or inner.attrs[0] != monoid or not isinstance(step := inner.attrs[1].size, int):
+        return total
+    body, slot = inner.args[0], inner.attrs[1]
+    size = _size(simplify_index(term_of(outer.size) * const(step)))
+    if size is None or not any({outer, slot} <= score.dims for score in reduces(body)):
+        return total
+    both = Dim(f"{outer.name}.{slot.name}", size)
+    body = _at(_at(body, outer, iota(both) // const(step)), slot, iota(both) % const(step))
+    return _over_both(reduce(monoid, both, body))
 
 
 def cut_where_columns_end(root: Term) -> Term:

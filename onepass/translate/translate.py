@@ -109,7 +109,7 @@ def _result(value: TensorValue | list[TensorValue], number: int, program: Progra
     order = tuple(Dim(f"{name}.{axis}", size) for axis, size in enumerate(meta.shape))
     pulled = simplify_index(convert(value.at(tuple(iota(d) for d in order)), term_dtype(meta.dtype)))
     pulled = concatenation.in_pieces(simplify_under_conditions(pulled))
-    pulled = concatenation.cut_where_columns_end(pulled)
+    pulled = concatenation.cut_where_columns_end(concatenation.over_all_places(pulled))
     if meta.dtype == "int64" and not reductions.is_position(pulled):
         raise Refusal(messages.NO_FLOATING_RESULT, _where(program), dtype=meta.dtype)
     if meta.dtype != "int64" and any(node.op == "order" for node in subterms(pulled)):
