@@ -1,10 +1,10 @@
 """Concatenations: a choice between tensors by position; and what a reduction goes over, cut in pieces or put together.
 
-⊕_j s = (⊕_{j < n} s) ⊕ (⊕_{j ≥ n} s) for every commutative monoid ⊕. In a piece each choice by position is decided, so
-nothing is concatenated. Likewise, a sum over a stack of other sums is their sum. Along axes that are not reduced the
-choice stays, with indices clamped to the tensors. It also stays in one factor of a short sum of products, which is then
-computed whole. A wide sum over columns of which the first are read elsewhere, too, is cut where these end. The other way
-round, a reduction over two axes of scores is one over both.
+⊕_j s = (⊕_{j < n} s) ⊕ (⊕_{j ≥ n} s) for every commutative monoid ⊕. In a piece each choice by position is decided,
+so nothing is concatenated. Likewise, a sum over a stack of other sums is their sum. Along axes that are not reduced
+the choice stays, with indices clamped to the tensors. It also stays in one factor of a short sum of products, which
+is then computed whole. A wide sum over columns of which the first are read elsewhere, too, is cut where these end.
+The other way round, a reduction over two axes of scores is one over both.
 """
 
 from __future__ import annotations
