@@ -41,6 +41,11 @@ def window(q, k, v):
     return (3 * torch.tanh(q @ k.mT / 12)).masked_fill((behind < 0) | (behind > 70), -math.inf).softmax(-1) @ v
 
 
+def without_keys(q, k, v):
+    i, j = (torch.arange(x.shape[2]) for x in (q, k))
+    return (q @ k.mT / 4).masked_fill(j > i[:, None] - 3, torch.finfo(q.dtype).min).softmax(-1) @ v
+
+
 def with_logarithm(q, k, v):
     scores = (q @ k.mT).float() / 4
     return scores.softmax(-1).to(q.dtype) @ v, scores.logsumexp(-1)
@@ -61,7 +66,7 @@ def inputs_of(rows=200, keys=500, width=16):
 
 
 @pytest.mark.parametrize("tile", [64, 128])
-@pytest.mark.parametrize("function", [full, causal, window, with_logarithm])
+@pytest.mark.parametrize("function", [full, causal, window, without_keys, with_logarithm])
 def test_pieces_are_read_in_order_and_join_totals(function, tile, monkeypatch):
     texts, refused = texts_of(function, inputs_of(), monkeypatch, tile=tile)
     assert not refused
