@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence, Set
 from dataclasses import dataclass
-from math import inf
+from math import frexp, inf
 
 from ...egraph.terms.term import Term
 from ...egraph.terms.traversal import subterms
@@ -29,7 +29,8 @@ class ExponentScaling:
 
     apart: the shift is subtracted before the multiplication, and scales are kept as they are, not in base 2.
     within: what makes natural numbers base 2; 1 where a writer has raw scores in base 2. in_pieces: scales are kept as
-    they are in either form, since they are stored: a multiply-add then takes the shift times log2(e).
+    they are in either form, since they are stored: a multiply-add then takes the shift times log2(e). far: in pieces,
+    shifts may be so large that their rows need the exact form.
     """
 
     gauge: Term
@@ -38,16 +39,32 @@ class ExponentScaling:
     apart: bool
     within: float = LOG2_E
     in_pieces: bool = False
+    far: bool = False
 
 
-def exponent_scaling(gauge: Term, apart: bool = False, in_pieces: bool = False) -> ExponentScaling:
+def exponent_scaling(gauge: Term, apart: bool = False) -> ExponentScaling:
     """How the weights of these scores are computed. apart: the scale must be exact in any case.
 
     A constant factor of moderate scores is left out of their maximum.
     """
     if apart or magnitude(gauge) > MAX_MODERATE_SCORE:
-        return ExponentScaling(gauge, gauge, 1.0, True, in_pieces=in_pieces)
-    return ExponentScaling(gauge, *scale_split(gauge), False, in_pieces=in_pieces)
+        return ExponentScaling(gauge, gauge, 1.0, True)
+    return ExponentScaling(gauge, *scale_split(gauge), False)
+
+
+def scaling_in_pieces(gauge: Term, apart: bool, hidden: bool) -> ExponentScaling:
+    """How the weights of scores in pieces are computed. hidden: a mask may give a row no score but a large number.
+
+    A prefill and a decoding step are two programs: one may have a mask, or coordinates, where the other has a number.
+    So a row's bits depend on its scores alone. A constant factor is left out of the maximum where no bit shows it.
+    """
+    if apart:
+        return ExponentScaling(gauge, gauge, 1.0, True, in_pieces=True)
+    raw, natural = scale_split(gauge)
+    far = hidden or magnitude(gauge) > MAX_MODERATE_SCORE
+    if far or frexp(natural)[0] != 0.5:  # no power of two
+        raw, natural = gauge, 1.0
+    return ExponentScaling(gauge, raw, natural, False, in_pieces=True, far=far)
 
 
 def holds_large_literal(score: Term) -> bool:

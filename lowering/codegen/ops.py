@@ -20,7 +20,7 @@ from ...egraph.terms.ops import LAST_PLACE
 from ...egraph.terms.philox import BITS, KEY_STEPS, MULTIPLIERS, ROUNDS, UNIT
 from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import subterms
-from ..analysis.softmax_scaling import LOG2_E, ExponentScaling
+from ..analysis.softmax_scaling import LOG2_E, MAX_MODERATE_SCORE, ExponentScaling
 from ..analysis.value_bounds import positive, reads
 from ..plan.dtypes import E4M3, HALVES, is_integer, literal
 from ..plan.records import NotPlannable
@@ -392,20 +392,34 @@ def exponent_text(scaling: ExponentScaling, score: str, shift: str, dialect: Dia
     if scaling.apart:
         return f"({score} - {shift}) * {factor_text(scaling)}"
     if scaling.in_pieces:
-        return dialect.call("fma", score, factor_text(scaling), f"-({_level(shift)})")
+        near, level = _subtracted(scaling, score, shift, dialect)
+        return dialect.call("fma", near, factor_text(scaling), f"-({level})")
     return f"{score} * {factor_text(scaling)} - {shift}"
 
 
-def decay_text(scaling: ExponentScaling, before: str, shift: str) -> str:
+def decay_text(scaling: ExponentScaling, before: str, shift: str, dialect: Dialect) -> str:
     """The exponent of the factor that takes sums from an earlier scale to a later one."""
     if scaling.in_pieces and not scaling.apart:  # as weights of the earlier and of the later scale were rounded
-        return f"{_level(before)} - {_level(shift)}"
+        near, level = _subtracted(scaling, before, shift, dialect)
+        return f"{_level(near)} - {level}"
     return f"({before} - {shift}) * {factor_text(scaling)}" if scaling.apart else f"{before} - {shift}"
 
 
 def joining_text(before: str, shift: str) -> str:
     """The exponent of the factor of a whole piece's sums, from its scale: also of a piece that was stored."""
     return f"({before} - {shift}) * {literal(LOG2_E)}"
+
+
+def _subtracted(scaling: ExponentScaling, score: str, shift: str, dialect: Dialect) -> tuple[str, str]:
+    """(what becomes base 2, what is subtracted then): a row with a large shift has it subtracted first, which is exact.
+
+    Other rows have the bits of a kernel whose shifts are never large.
+    """
+    if not scaling.far:
+        return score, _level(shift)
+    large = f"{dialect.call('abs', shift)} > {literal(MAX_MODERATE_SCORE)}"
+    first, then = dialect.call("where", large, shift, "0.0"), dialect.call("where", large, "0.0", _level(shift))
+    return f"({score} - {first})", then
 
 
 def _level(scale: str) -> str:

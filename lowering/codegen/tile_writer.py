@@ -21,7 +21,14 @@ from ...egraph.terms.traversal import substitute, subterms
 from ..analysis.contiguous_axes import along
 from ..analysis.data_indices import is_block_number, nearest_places, place_conditions
 from ..analysis.exact_products import native
-from ..analysis.softmax_scaling import ExponentScaling, exponent_scaling, gauge_of, holds_large_literal, read_again
+from ..analysis.softmax_scaling import (
+    ExponentScaling,
+    exponent_scaling,
+    gauge_of,
+    holds_large_literal,
+    read_again,
+    scaling_in_pieces,
+)
 from ..plan.dtypes import HALVES, is_integer, literal
 from ..plan.records import OUT_OF_RANGE, NotPlannable
 from ..plan.thresholds import HIDDEN_SCORE
@@ -443,12 +450,15 @@ class TileWriter(Tiles):
 
         Scores without halves get the exact form where a large literal is among them. In the other form the compiler may
         round a product that is used twice in one place and not in the other: at a score of -1e4 the weight of a sum is
-        then not that of its divisor. Of scores that are read in pieces, scales are stored as they are. The weight of a
-        stored state at its own scale is exactly 1, which is the exact form, too.
+        then not that of its divisor. In pieces nothing is contracted. The weight of a stored state at its own scale is
+        exactly 1, which is the exact form, too.
         """
-        piece, single = self.facts.piece, floating_loads_below([score]).isdisjoint(HALVES)
-        apart = (single and holds_large_literal(score)) or piece == 1 or (piece > 0 and self.is_double(score.dtype))
-        return exponent_scaling(score, apart or self.needs_exact_scale(states), in_pieces=piece > 0)
+        piece, exact = self.facts.piece, self.needs_exact_scale(states)
+        if piece:
+            hidden = any(loop.finite_mask for loop in self.kernel.loops)
+            return scaling_in_pieces(score, exact or piece == 1 or self.is_double(score.dtype), hidden)
+        single = floating_loads_below([score]).isdisjoint(HALVES)
+        return exponent_scaling(score, exact or (single and holds_large_literal(score)))
 
     def needs_exact_scale(self, states: Iterable[Term]) -> bool:
         """Whether the scale of these states must be the largest score to the bit. The kernels of pieces agree."""

@@ -11,6 +11,7 @@ from itertools import count
 
 from ...egraph.terms.ops import iota
 from ..analysis.softmax_scaling import any_scale, fixed_scale
+from ..codegen.dialect import GLUON
 from ..codegen.ops import TileValue, atom, decay_text, joining_text
 from ..hopper.config import HopperConfig
 from ..hopper.kernel_form import Binding, chunks
@@ -242,7 +243,7 @@ class StoreWriter:
             return (TileValue(state.scale, rows) if state.scale else None), vectors
         shift = f'gl.where({state.peak} == float("-inf"), 0.0, {state.peak})'
         scaling = writer.scaling_of(state.record.gauge, state.record.reductions)
-        text = f"gl.exp2({decay_text(scaling, state.scale, shift)})"
+        text = f"gl.exp2({decay_text(scaling, state.scale, shift, GLUON)})"
         decay = writer.assign("decay", TileValue(text, rows), writer.outer).text
         for value, names in state.totals:
             lines += self._multiplied(names, decay) if value.matrix else [f"{names[0]} = {names[0]} * {decay}"]

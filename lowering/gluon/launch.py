@@ -23,7 +23,7 @@ from ...egraph.terms.ops import iota
 from ...egraph.terms.sizes import resolve
 from ..codegen.fast_division import BITS
 from ..hopper import work_order
-from ..hopper.config import HOPPER_DEFAULTS, HopperConfig, HopperDefault, KernelClass, default_row, of_pieces
+from ..hopper.config import HOPPER_DEFAULTS, HopperConfig, HopperDefault, KernelClass, default_row
 from ..hopper.form_facts import accumulated, chains, crowded, sloped, why_not_in_pieces, width
 from ..hopper.kernel_form import MAX_OWN_COLUMNS, Binding, Diagonal, Operand, WarpBinding, bind, chunks, entered, sent
 from ..hopper.mask_words import Packed, fine, packed, small
@@ -41,7 +41,7 @@ from ..plan.launch_facts import Facts
 from ..plan.queries import map_name, reach
 from ..plan.records import Kernel, NotPlannable, Plan
 from ..readback.check_plan import differs
-from ..schedule.choose_config import Choice, choose
+from ..schedule.choose_config import Choice, choose, choose_in_pieces
 from ..schedule.schedule_store import ScheduleStore
 from ..triton.launch import INT32, META, Launcher, load, typical_run
 from .kernel import emit
@@ -49,6 +49,7 @@ from .kernel_parts import GluonSource, LaunchShape, TensorMap, arguments_of
 
 log = logging.getLogger(__name__)
 NOTHING = torch.zeros(1, dtype=torch.int32)
+TOO_LARGE = "its tiles do not fit in shared memory"
 MAX_WASTED_ROWS = 0.05  # of all rows, that warpgroups compute in vain
 UNKNOWN_RUN = 512  # columns that a row tile is taken to process where a map in memory says which
 MAX_COLUMNS_BESIDE_WIDE_TILES = 128  # of accumulators
@@ -198,7 +199,8 @@ class GluonLauncher(Launcher):
         places = torch.cuda.get_device_properties(device).multi_processor_count
         given = self.hopper_configs.get(binding.kernel.name)
         if self.plan.piece:
-            binding, given = self._in_order(binding, sizes, device)
+            tile = self.config(binding.kernel, sizes, device).loop_tile
+            binding, given = self._in_order(binding, overlays, tile)
         run = None if given else self._run_here(binding, values, sizes, device)
         choice = choice_of(binding, sizes, overlays, places, run, self.store, given)
         self.choices[binding.kernel.name], config = choice, choice.config
@@ -212,12 +214,14 @@ class GluonLauncher(Launcher):
         options = options_of(config, source.text) | self._as_written()
         return GluonLaunch(function, programs, windows, arguments, maps, options, source)
 
-    def _in_order(self, binding: Binding, sizes: dict, device: torch.device) -> tuple[Binding, HopperConfig]:
+    @staticmethod
+    def _in_order(binding: Binding, overlays: tuple[Operand, ...], tile: int) -> tuple[Binding, HopperConfig]:
         """The form and the settings of a loop in pieces, whose tiles are read in order. Raises RefusedLaunch."""
         if reason := why_not_in_pieces(binding):
             raise RefusedLaunch(reason)
-        tile = self.config(binding.kernel, sizes, device).loop_tile
-        return replace(binding, loop=replace(binding.loop, map=None)), of_pieces(width(binding), tile)
+        if (found := choose_in_pieces(binding, overlays, tile)) is None:
+            raise RefusedLaunch(TOO_LARGE)
+        return replace(binding, loop=replace(binding.loop, map=None)), found
 
     def _shape(self, kernel: Kernel, shape: LaunchShape) -> LaunchShape:
         """The facts for a text; in pieces, tiles are read in order: what is partial comes last."""
@@ -531,7 +535,7 @@ def choice_of(
     if found is None and row is None:
         raise RefusedLaunch(f"accumulators of {accumulated(binding)} columns need more registers than threads have")
     if found is None:
-        raise RefusedLaunch("its tiles do not fit in shared memory")
+        raise RefusedLaunch(TOO_LARGE)
     return found
 
 

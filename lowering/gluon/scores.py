@@ -53,7 +53,7 @@ class Scores:
             return f"decay_of({scale}, {shift})", f"gl.exp2({score} * {unit}[:, None] - level_of({shift})[:, None])"
         below = f"({shift} - {self.lift})" if self.lift else shift
         weight = exponent_text(scaling, score, f"{below}[:, None]", GLUON)
-        return f"gl.exp2({decay_text(scaling, scale, shift)})", f"gl.exp2({weight})"
+        return f"gl.exp2({decay_text(scaling, scale, shift, GLUON)})", f"gl.exp2({weight})"
 
 
 @dataclass(frozen=True)

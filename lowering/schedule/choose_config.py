@@ -11,12 +11,13 @@ import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
+from itertools import product
 from math import inf, prod
 from typing import Any
 
 from ...egraph.terms.sizes import resolve
 from ..hopper.approximations import branches
-from ..hopper.config import EIGHTHS, REPORTED_AS, HopperConfig, HopperDefault, duration
+from ..hopper.config import EIGHTHS, REPORTED_AS, HopperConfig, HopperDefault, duration, of_pieces
 from ..hopper.form_facts import accumulated, crowded, may_emulate, width
 from ..hopper.kernel_form import Binding, Operand
 from ..hopper.shared_size import shared_bytes
@@ -33,6 +34,7 @@ MAX_SCORES_OF_TWO_FORMS = 128  # of a thread: the instruction cache holds a loop
 INSTRUCTIONS_OF_A_STEP = 100  # for products, barriers and addresses
 MIN_GAIN = 1.08  # emulation of special functions must make a step shorter by this factor
 MAX_TIE = 1.01  # times that differ by less than this factor are equal
+FLOAT_BYTES = 4
 MEASURED, GIVEN, DEFAULT = "measured on an H200", "given by the caller", "default"
 UNSCHEDULED = "default, of kernels like this one: no schedule was found for it"
 EMULATED, FOR_CODE = "predicted from the units' work", "for the instruction cache"
@@ -254,6 +256,15 @@ def reduced(
     return None
 
 
-def fits(binding: Binding, overlays: tuple[Operand, ...], config: HopperConfig) -> bool:
-    """Whether a kernel with these settings fits in shared memory."""
-    return shared_bytes(binding, overlays, config) <= config.shared - H200.barrier_bytes // config.residents
+def fits(binding: Binding, overlays: tuple[Operand, ...], config: HopperConfig, in_pieces: bool = False) -> bool:
+    """Whether a kernel with these settings fits in shared memory. in_pieces: beside the totals of its pieces."""
+    totals = FLOAT_BYTES * config.row_tile * accumulated(binding) if in_pieces else 0
+    return shared_bytes(binding, overlays, config) + totals <= config.shared - H200.barrier_bytes // config.residents
+
+
+def choose_in_pieces(binding: Binding, overlays: tuple[Operand, ...], loop_tile: int) -> HopperConfig | None:
+    """Settings of a loop in pieces: as many consumers, and then tiles in flight, as fit; None if two of each do not."""
+    most = of_pieces(width(binding), loop_tile)
+    counts = product(range(most.consumers, 1, -1), range(most.stages, 1, -1))
+    found = (replace(most, consumers=consumers, stages=stages) for consumers, stages in counts)
+    return next((one for one in found if fits(binding, overlays, one, in_pieces=True)), None)

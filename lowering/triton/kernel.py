@@ -355,7 +355,7 @@ class TritonKernelWriter:
         present = tiles.conjunction(guard, tiles.padding(dim))
         scaling = tiles.scaling_of(state.gauge, state.reductions)
         scale, shift, weight = tiles.weights(scaling, dim, present, before, near)
-        factor = TileValue(f"tl.exp2({decay_text(scaling, before.text, shift.text)})", before.dims)
+        factor = TileValue(f"tl.exp2({decay_text(scaling, before.text, shift.text, TRITON)})", before.dims)
         decay = tiles.assign("decay", factor, tiles.inner)
         for n, (value, reduction) in enumerate(zip(state.values, state.reductions, strict=True)):
             mantissa = mantissas[state.totals[n]]

@@ -13,8 +13,10 @@ from onepass.compiler.optimize import optimize_all
 from onepass.compiler.verified_kernels import checks
 from onepass.graph.trace import program_of
 from onepass.lowering.gluon.launch import GluonLauncher
+from onepass.lowering.hopper.kernel_form import bind
 from onepass.lowering.launch.triton_compat import gluon_missing
 from onepass.lowering.plan.kernel_config import TritonConfig
+from onepass.lowering.schedule.choose_config import choose_in_pieces
 from onepass.lowering.triton.launch_texts import launch_texts
 from onepass.proofs.texts.check import differences
 from onepass.translate.translate import translate
@@ -41,9 +43,23 @@ def window(q, k, v):
     return (3 * torch.tanh(q @ k.mT / 12)).masked_fill((behind < 0) | (behind > 70), -math.inf).softmax(-1) @ v
 
 
+def without_keys(q, k, v):
+    i, j = (torch.arange(x.shape[2]) for x in (q, k))
+    return (q @ k.mT / 4).masked_fill(j > i[:, None] - 3, torch.finfo(q.dtype).min).softmax(-1) @ v
+
+
 def with_logarithm(q, k, v):
     scores = (q @ k.mT).float() / 4
     return scores.softmax(-1).to(q.dtype) @ v, scores.logsumexp(-1)
+
+
+def biased(q, k, v, bias):
+    return (q @ k.mT / 4 + bias).softmax(-1) @ v
+
+
+def chosen(function, inputs, tile):
+    (kernel,) = optimize_all(translate(program_of(function, *inputs)).results, invariant=True).plan.kernels
+    return choose_in_pieces(binding := bind(kernel), binding.overlays, tile)
 
 
 def texts_of(function, inputs, monkeypatch, piece=PIECE, tile=64):
@@ -61,7 +77,7 @@ def inputs_of(rows=200, keys=500, width=16):
 
 
 @pytest.mark.parametrize("tile", [64, 128])
-@pytest.mark.parametrize("function", [full, causal, window, with_logarithm])
+@pytest.mark.parametrize("function", [full, causal, window, without_keys, with_logarithm])
 def test_pieces_are_read_in_order_and_join_totals(function, tile, monkeypatch):
     texts, refused = texts_of(function, inputs_of(), monkeypatch, tile=tile)
     assert not refused
@@ -80,6 +96,21 @@ def test_packed_queries_and_pages(function, monkeypatch):
     assert not refused
     ((_, found),) = checks(texts, 2**60, 1)
     assert "begins = tile" in found.calls[0].text and differences(found) == []
+
+
+@pytest.mark.parametrize(("width", "consumers", "stages"), [(16, 3, 3), (64, 2, 2), (128, None, None)])
+def test_tiles_of_a_bias_fit_beside_totals_or_plain_triton_runs(width, consumers, stages, monkeypatch):
+    """The settings were those without a bias, which took 288 KiB of shared memory: the kernel could not be launched."""
+    inputs = [*inputs_of(512, 512, width), torch.randn(1, 2, 512, 512).bfloat16()]
+    texts, refused = texts_of(biased, inputs, monkeypatch, tile=128)
+    if consumers is None:
+        assert refused["kernel0"] == "its tiles do not fit in shared memory"
+        return
+    assert not refused
+    ((_, found),) = checks(texts, 2**60, 1)
+    config = chosen(biased, inputs, 128)
+    assert (config.consumers, config.stages) == (consumers, stages)
+    assert differences(found) == []
 
 
 def test_what_has_no_such_form_runs_as_triton_would(monkeypatch):
