@@ -271,10 +271,10 @@ HOPPER_DEFAULTS = (
 def of_pieces(columns: int, loop_tile: int) -> HopperConfig:
     """Settings of a loop in pieces. columns: of its matrices. loop_tile: as plain Triton has it for the same bits.
 
-    The totals take the shared memory by which results would leave and items would begin ahead.
+    The totals take the shared memory by which results would leave and items would begin ahead. Three warpgroups keep
+    registers in memory where a length is no multiple of a tile.
     """
-    consumers, stages = (3, 4) if columns <= H200.product_rows else (2, 2)
-    return HopperConfig(consumers, loop_tile, stages, 1, turns=True, send=0)
+    return HopperConfig(2, loop_tile, 4 if columns <= H200.product_rows else 2, 1, turns=True, send=0)
 
 
 def default_row(kind: KernelClass) -> HopperDefault | None:
