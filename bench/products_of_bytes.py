@@ -1,7 +1,7 @@
 """Attention to tensors of bytes on one GPU: by products of bytes, of halves, and by others.
 
 `python bench/products_of_bytes.py --out results.csv [--kind int8] [--only causal] [--contestants onepass fa3]`. Of e4m3
-are queries, keys and values, with a scale for each head; of int8 queries and keys, as SageAttention written by hand, with
+are queries, keys and values, with a scale for each head; of int8 queries and keys, as in SageAttention, with
 a scale for each token ("int8") or head ("int8 of heads"). Each contestant is captured as a graph of CUDA;
 milliseconds are medians with a cold L2 cache, in turns. "error" is the root of the mean square beside float64, over
 that of the results, of the last rows of two heads. FlashAttention-3 is left out where its package is missing.
