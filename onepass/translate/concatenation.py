@@ -9,7 +9,7 @@ The other way round, a reduction over two axes of scores is one over both.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from .. import messages
 from ..egraph.terms.affine import affine, bounds, compare
@@ -124,17 +124,27 @@ def in_pieces(root: Term) -> Term:
 def over_all_places(root: Term) -> Term:
     """One reduction in place of two of one monoid over places of scores: ⊕_n ⊕_s f(n, s) = ⊕_j f(j // S, j % S).
 
-    Example: a softmax over pages and their slots, as a sum over both axes weighs values, is a softmax over keys.
+    Only where the largest score is that of as many places. Example: a softmax over pages and their slots, as a sum over
+    both axes weighs values, is a softmax over keys. A sum over heads and keys stays two sums.
     """
+    counts = {_places(node) for node in subterms(root) if node.op == "reduce" and node.attrs[0] == "max"}
 
     def change(node: Term, args: tuple[Term, ...]) -> Term:
         made = node if args == node.args else make(node.op, args, node.attrs)
-        return _over_both(made) if made.op == "reduce" and made.attrs[0] in COMBINE else made
+        return _over_both(made, counts) if made.op == "reduce" and made.attrs[0] in COMBINE else made
 
-    return rebuild(root, change)
+    return rebuild(root, change) if counts else root
 
 
-def _over_both(total: Term) -> Term:
+def _places(total: Term) -> Size | None:
+    """Over how many places a reduction goes, with those of its monoid that stand in it."""
+    size, inner = term_of(total.attrs[1].size), total.args[0]
+    while inner.op == "reduce" and inner.attrs[0] == total.attrs[0]:
+        size, inner = size * term_of(inner.attrs[1].size), inner.args[0]
+    return _size(simplify_index(size))
+
+
+def _over_both(total: Term, counts: Collection[Size | None]) -> Term:
     (monoid, outer), inner = total.attrs, total.args[0]
     if outer.size == 1 and monoid in ("max", "min"):
         return _at(inner, outer, const(0))
@@ -142,11 +152,11 @@ def _over_both(total: Term) -> Term:
         return total
     body, slot = inner.args[0], inner.attrs[1]
     size = _size(simplify_index(term_of(outer.size) * const(step)))
-    if size is None or not any({outer, slot} <= score.dims for score in reduces(body)):
+    if size is None or size not in counts or not any({outer, slot} <= score.dims for score in reduces(body)):
         return total
     both = Dim(f"{outer.name}.{slot.name}", size)
     body = _at(_at(body, outer, iota(both) // const(step)), slot, iota(both) % const(step))
-    return _over_both(reduce(monoid, both, body))
+    return _over_both(reduce(monoid, both, body), counts)
 
 
 def cut_where_columns_end(root: Term) -> Term:
