@@ -13,6 +13,7 @@ from math import frexp, inf
 
 from ...egraph.terms.term import Term
 from ...egraph.terms.traversal import subterms
+from ..plan.launch_facts import ScalesOfPieces
 from ..plan.records import Accumulator, Kernel
 from .product_terms import scale_split
 from .value_bounds import magnitude, proved
@@ -100,8 +101,8 @@ def read_again(kernel: Kernel) -> frozenset[Term]:
     return frozenset(read.union(*_scores_together([a for a in states if a.gauge is not None], read)))
 
 
-def scales_of_pieces(kernel: Kernel) -> str:
-    """What the scales of a kernel in pieces have to be, one of SCALES_OF_PIECES in launch_facts.py."""
+def scales_of_pieces(kernel: Kernel) -> ScalesOfPieces:
+    """What the scales of a kernel in pieces have to be."""
     if read_again(kernel):
         return "exact"
     rescaled = [r for loop in kernel.loops for a in loop.accumulators if a.gauge is not None for r in a.reductions]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import Literal
 
 INTERPRETER = "interpreter"  # in place of a device: Triton's interpreter
 Runs = frozenset[tuple[str, int]]  # (tensor, axis): the axis lies in memory as one run with the next axis
@@ -18,9 +19,9 @@ def interpreter_wanted() -> bool:
     return os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes")
 
 
-# "exact": they are subtracted from scores that are computed anew. "largest": the largest score so far. "lagging": they
-# may lag behind the largest score, since results are ratios of weights.
-SCALES_OF_PIECES = ("exact", "largest", "lagging")
+# What the scales of a loop in pieces are. "exact": they are subtracted from scores that are computed anew. "largest":
+# the largest score so far. "lagging": they may lag behind the largest score, since results are ratios of weights.
+ScalesOfPieces = Literal["exact", "largest", "lagging"]
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Facts:
     even: dims whose size is a multiple of their tile. wide: tensors that need 64-bit offsets. mapped: names of the
     block maps that loops follow. machine: a key of DEVICES, INTERPRETER, or empty if it is not known. runs: axes
     that lie in memory as one run with the next axis. piece: as Plan has it, in elements of each loop. scales: what
-    those of a kernel in pieces have to be (SCALES_OF_PIECES), also of kernels that run a part of it. rows_last: the
+    those of a kernel in pieces have to be (ScalesOfPieces), also of kernels that run a part of it. rows_last: the
     rows are the last axis of tiles, else the first one behind leading dims. blocks: pairs of a loop's dim d and a
     number n, where d // n is one number in each tile.
     """
@@ -41,7 +42,7 @@ class Facts:
     machine: str = ""
     runs: Runs = frozenset()
     piece: int = 0
-    scales: str = "largest"
+    scales: ScalesOfPieces = "largest"
     rows_last: bool = False
     blocks: Blocks = frozenset()
 

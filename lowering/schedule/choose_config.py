@@ -11,7 +11,6 @@ import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from itertools import product
 from math import inf, prod
 from typing import Any
 
@@ -263,8 +262,7 @@ def fits(binding: Binding, overlays: tuple[Operand, ...], config: HopperConfig, 
 
 
 def choose_in_pieces(binding: Binding, overlays: tuple[Operand, ...], loop_tile: int) -> HopperConfig | None:
-    """Settings of a loop in pieces: as many consumers, and then tiles in flight, as fit; None if two of each do not."""
+    """Settings of a loop in pieces, with as many tiles in flight as fit; None if two do not."""
     most = of_pieces(width(binding), loop_tile)
-    counts = product(range(most.consumers, 1, -1), range(most.stages, 1, -1))
-    found = (replace(most, consumers=consumers, stages=stages) for consumers, stages in counts)
+    found = (replace(most, stages=stages) for stages in range(most.stages, 1, -1))
     return next((one for one in found if fits(binding, overlays, one, in_pieces=True)), None)

@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -247,6 +248,15 @@ def without_memory(kernel):
     """Tensors on the meta device for those of a kernel, by name."""
     make = lambda t: torch.empty(t.shape, dtype=getattr(torch, t.dtype), device="meta")
     return {name: make(t) for name, t in tensors_of(kernel).items()}
+
+
+def said_apart(script: str, cases: list) -> list[dict]:
+    """What a script of this folder says of each case, in a process without Triton's interpreter."""
+    command = [sys.executable, str(ROOT / "tests" / "support" / script), json.dumps(cases)]
+    done = subprocess.run(command, capture_output=True, text=True, env=without_interpreter())
+    said = [json.loads(line)[1] for line in done.stdout.splitlines() if line.startswith("[")]
+    assert len(said) == len(cases), done.stderr[-1000:]
+    return said
 
 
 def without_interpreter() -> dict[str, str]:

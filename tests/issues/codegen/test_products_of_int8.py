@@ -3,12 +3,8 @@
 Sums of whole numbers below 2^24 are float32 numbers in any order, so that these scores are exact.
 """
 
-import json
 import math
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -22,9 +18,8 @@ from onepass.lowering.triton.launch import Launcher
 from onepass.translate.translate import translate
 from tests.proofs.texts.test_check import hold
 from tests.proofs.texts.test_check import plan_of as planned
-from tests.support.gluon_ahead_of_time import without_interpreter
+from tests.support.gluon_ahead_of_time import said_apart
 
-ROOT = Path(__file__).resolve().parents[3]
 interpreted = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")
 OPTIONS = {"inner": "eager", "executor": "triton", "require": "all", "strict": True}
 
@@ -143,8 +138,5 @@ COMPILED = [[machine, "signed bytes", width, "bfloat16"] for machine in MACHINES
 
 @pytest.mark.slow
 def test_compiled_scores_are_instructions_of_bytes():
-    command = [sys.executable, str(ROOT / "tests" / "support" / "ahead_of_time.py"), json.dumps(COMPILED)]
-    done = subprocess.run(command, capture_output=True, text=True, env=without_interpreter())
-    said = [json.loads(line)[1] for line in done.stdout.splitlines() if line.startswith("[")]
-    assert len(said) == len(COMPILED), done.stderr[-1000:]
+    said = said_apart("ahead_of_time.py", COMPILED)
     assert all(one.get("of bytes") and not one["converted"] and not one.get("spilled") for one in said), said

@@ -1,10 +1,6 @@
 """Bytes become halves: every byte exactly, by an emulator of the instructions; what they are written for; compiled."""
 
-import json
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -18,9 +14,8 @@ from onepass.lowering.plan.launch_facts import INTERPRETER, Facts
 from onepass.lowering.triton.kernel import emit
 from onepass.proofs.kernels.instructions import same_values, values_of_bytes
 from onepass.translate.translate import translate
-from tests.support.gluon_ahead_of_time import without_interpreter
+from tests.support.gluon_ahead_of_time import said_apart
 
-ROOT = Path(__file__).resolve().parents[3]
 BYTES = torch.arange(256, dtype=torch.int64)
 
 
@@ -133,8 +128,5 @@ COMPILED += [["sm_100", kind, 64, "bfloat16"] for kind in ("int8", "uint4")]
 
 @pytest.mark.slow
 def test_it_compiles_and_no_byte_is_converted_by_itself():
-    command = [sys.executable, str(ROOT / "tests" / "support" / "ahead_of_time.py"), json.dumps(COMPILED)]
-    done = subprocess.run(command, capture_output=True, text=True, env=without_interpreter())
-    said = [json.loads(line)[1] for line in done.stdout.splitlines() if line.startswith("[")]
-    assert len(said) == len(COMPILED), done.stderr[-1000:]
+    said = said_apart("ahead_of_time.py", COMPILED)
     assert not [one for one in said if "error" in one or one["converted"]], said

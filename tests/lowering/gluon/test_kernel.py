@@ -5,12 +5,8 @@ where another one is installed only binding, schedules and the text are tested.
 """
 
 import ast
-import json
 import math
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,9 +24,8 @@ from onepass.lowering.launch.triton_compat import RELEASE, gluon_missing
 from onepass.lowering.masks.block_map import EMPTY, FULL
 from onepass.lowering.plan.device import H200
 from onepass.translate.translate import translate
-from tests.support.gluon_ahead_of_time import plain, plan_of, source_of, without_interpreter
+from tests.support.gluon_ahead_of_time import plain, plan_of, said_apart, source_of
 
-ROOT = Path(__file__).resolve().parents[3]
 KINDS = "full causal window strided shifted alibi softcap groups bias vector documents difference narrow".split()
 KINDS += "logarithm peak evoformer prefix longformer dilated slanted".split()
 KINDS += ["relative", "backwards", "gate", "boolean", "joined", "capped"]
@@ -295,11 +290,8 @@ def test_copied_tiles_are_read_before_or_behind_the_score_product(deferred, plan
 def compiled():
     if gluon_missing():
         pytest.skip(gluon_missing())
-    command = [sys.executable, str(ROOT / "tests" / "support" / "gluon_ahead_of_time.py"), json.dumps(COMPILED)]
-    run = subprocess.run(command, capture_output=True, text=True, env=without_interpreter())
-    lines = [json.loads(line) for line in run.stdout.splitlines() if line.startswith("[")]
-    assert len(lines) == len(COMPILED), run.stderr[-1000:]
-    return {tuple(case): said for case, said in lines}
+    said = said_apart("gluon_ahead_of_time.py", COMPILED)
+    return dict(zip(map(tuple, COMPILED), said, strict=True))
 
 
 @pytest.mark.slow

@@ -7,21 +7,18 @@ import pytest
 import torch
 
 import onepass
-from onepass.compiler.verified_kernels import checks, factors
 from onepass.lowering.analysis.exact_products import NOTHING_ROUNDED, ROUNDED, with_weights
 from onepass.lowering.executors import GLUON
-from onepass.lowering.gluon.launch import GluonLauncher, RefusedLaunch, prepare, suited_plan
+from onepass.lowering.gluon.launch import RefusedLaunch, prepare, suited_plan
 from onepass.lowering.hopper import stored_values
 from onepass.lowering.hopper.config import HopperConfig
 from onepass.lowering.hopper.kernel_form import bind
 from onepass.lowering.hopper.stored_values import bind_as_run, with_stored_values
 from onepass.lowering.launch.triton_compat import gluon_missing
 from onepass.lowering.readback.check_plan import differs
-from onepass.lowering.triton.launch_texts import launch_texts
-from onepass.proofs.texts.check import differences
 from tests.proofs.texts.test_check import plan_of
 from tests.support.gluon_ahead_of_time import inputs_of, plain
-from tests.support.on_hopper import pretend_hopper
+from tests.support.on_hopper import hold, hopper_texts, pretend_hopper
 
 needs_gluon = pytest.mark.skipif(gluon_missing() is not None, reason="needs Gluon")
 BYTES = torch.float8_e4m3fn
@@ -58,16 +55,7 @@ def planned(function, inputs, weights):
 
 
 def texts_of(plan, tensors, config=SMALL):
-    launcher = GluonLauncher(plan, hopper_configs={k.name: config for k in plan.kernels})
-    texts = launch_texts(launcher, tensors, {})
-    assert not {n for n in launcher.refusals if not n.startswith("storing_")}, launcher.refusals
-    return texts
-
-
-def hold(texts):
-    for factor in factors(texts):
-        for one, checked in checks(texts, 2**60, factor):
-            assert not [f"{one.kernel.name}: {said}" for said in differences(checked)]
+    return hopper_texts(plan, tensors, config, plain="storing_")
 
 
 @needs_gluon
