@@ -33,6 +33,8 @@ SHIFT_FREE = (
     reductions.twice_weighted_sum_of_quotient_plus,
     reductions.twice_weighted_sum_of_quotient_minus,
 )
+# NORMALISED does so, too, but leaves each exponential over its sum with the sum's logarithm in its exponent.
+NORMALISED = (*exponentials.OVER_THEIR_SUM, *SHIFT_FREE)
 GATHERED = (
     *exponentials.TOGETHER,
     *exponentials.EXPONENTS,
@@ -61,6 +63,6 @@ TURNED = (exponentials.exponential_leaves_addends,)
 # WEIGHTS_FIRST multiplies by what is at most 1 before what may be as large as a mask's number, and subtracts such
 # numbers from one another first.
 WEIGHTS_FIRST = (*exponentials.BEFORE_FACTORS, *scalar.LARGE_ONES_MEET)
-DIRECTED = (*SHIFT_FREE, *GATHERED, *SEPARATED, *WEIGHTS_FIRST)
+DIRECTED = (*NORMALISED, *GATHERED, *SEPARATED, *WEIGHTS_FIRST)
 SEARCHED = (*PHASES["algebra"], *PHASES["streaming"], *WEIGHTED)
 ALL = tuple(dict.fromkeys((*NORMAL, *SEARCHED, *OPTIONAL, *DIRECTED, *DEMOTION)))

@@ -7,11 +7,12 @@ left to right.
 
 from math import inf
 
-from ..egraph import constant, independent, not_constant, rule
-from ..egraph.terms.ops import const, eq, exp, log, max_over, maximum, sum_over, where
+from ..egraph import constant, independent, not_constant, not_share, rule
+from ..egraph.terms.ops import const, eq, exp, log, make, max_over, maximum, sum_over, where
 
 ZERO, LOWEST, LARGEST = const(0.0), const(-inf), const(inf)
 FINITE = "scores are finite"
+DIVIDED = "nothing overflows before it is divided"
 
 
 # In the next two rules a is no literal. A mask's exp(-3.4e38) is folded to 0, and then the whole quotient is.
@@ -76,6 +77,21 @@ def infinite_shift_leaves_exponent(a, b, s: "j"):
     """exp(a - where(max_j s ≠ -∞, where(max_j s = ∞, ∞, b), -∞)) = exp(a - b)"""
     largest = max_over("j", s)
     return exp(a - where(~eq(largest, LOWEST), where(eq(largest, LARGEST), LARGEST, b), LOWEST)), exp(a - b)
+
+
+@rule(exact=FINITE)
+def infinite_logarithm(s: "j", x):
+    """where(max_j s ≠ -∞, where(max_j s = ∞, ∞, log(x)), -∞) = log(x)"""
+    largest = max_over("j", s)
+    return where(~eq(largest, LOWEST), where(eq(largest, LARGEST), LARGEST, log(x)), LOWEST), log(x)
+
+
+@rule(exact=FINITE)
+def larger_and_what_is_left(a, b):
+    """max(a, b) + log1p(exp(-|a - b|)) = log(exp(a) + exp(b)), also where torch asks whether max(a, b) is finite"""
+    larger = maximum(a, b)
+    left = larger + make("log1p", (exp(-make("abs", (a - b,))),))
+    return where(make("finite", (larger,)), left, larger), log(exp(a) + exp(b))
 
 
 @rule(exact=FINITE)
@@ -270,6 +286,39 @@ def exponential_out_of_sum(s: "j", a):
     return sum_over("j", s * exp(a)), sum_over("j", s) * exp(a)
 
 
+# Where weights are multiplied by themselves or stand in other functions, not all divisors of a product meet their
+# exponential again in a derivative. With the logarithm of its sum in its exponent, a weight is bounded by itself. Sums
+# of such weights are bounded, too, and stay divisors.
+
+
+@rule(when=lambda s: not_share(s), exact=DIVIDED)
+def exponential_over_sum(a, s: "j"):
+    """exp(a) / Σ_j exp(s) = exp(a - log Σ_j exp(s))"""
+    total = sum_over("j", exp(s))
+    return exp(a) / total, exp(a - log(total))
+
+
+@rule(when=lambda s: not_share(s), exact=DIVIDED)
+def exponential_over_masked_sum(a, p: "predicate", s: "j"):
+    """exp(a) / Σ_j where(p, exp(s), 0) = exp(a - log Σ_j where(p, exp(s), 0))"""
+    total = sum_over("j", where(p, exp(s), ZERO))
+    return exp(a) / total, exp(a - log(total))
+
+
+@rule(when=lambda s: not_share(s), exact=DIVIDED)
+def choice_over_sum(p: "predicate", a, s: "j"):
+    """where(p, exp(a), 0) / Σ_j exp(s) = where(p, exp(a - log Σ_j exp(s)), 0)"""
+    total = sum_over("j", exp(s))
+    return where(p, exp(a), ZERO) / total, where(p, exp(a - log(total)), ZERO)
+
+
+@rule(when=lambda s: not_share(s), exact=DIVIDED)
+def choice_over_masked_sum(p: "predicate", a, q: "predicate", s: "j"):
+    """where(p, exp(a), 0) / Σ_j where(q, exp(s), 0) = where(p, exp(a - log Σ_j where(q, exp(s), 0)), 0)"""
+    total = sum_over("j", where(q, exp(s), ZERO))
+    return where(p, exp(a), ZERO) / total, where(p, exp(a - log(total)), ZERO)
+
+
 EXPONENTS = (shift_leaves_left_addend, shift_leaves_right_addend)
 TAKEN_APART = (
     exponential_of_shift,
@@ -282,6 +331,8 @@ TAKEN_APART = (
     shift_by_shift_and_what_is_left,
     choice_leaves_shifted_exponent,
     infinite_shift_leaves_exponent,
+    infinite_logarithm,
+    larger_and_what_is_left,
 )
 TOGETHER = (
     exponential_of_nothing,
@@ -315,5 +366,12 @@ OUT_OF_SUMS = (
     exponential_leaves_scaled_right_addend,
     exponential_leaves_scaled_addends,
     exponential_out_of_sum,
+)
+OVER_THEIR_SUM = (
+    exponential_over_sum,
+    exponential_over_masked_sum,
+    choice_over_sum,
+    choice_over_masked_sum,
+    exponential_leaves_logarithm,
 )
 BEFORE_FACTORS = (exponential_goes_before_factor,)

@@ -24,13 +24,15 @@ class Laws:
     """normal: what brings the captured terms to normal form. shift_free: takes shifts out of all exponents of it.
     gather: brings a derivative's quotients and exponentials together. weights_first: in what is computed, multiplies by
     exponentials before factors that may be as large as a mask's number: 0 · ∞ is NaN. turned: laws that are read from
-    right to left where it is shown what a named value is."""
+    right to left where it is shown what a named value is. normalised: as shift_free, but the logarithm of its sum goes
+    into the exponent of an exponential over it."""
 
     normal: Sequence[Rule]
     shift_free: Sequence[Rule]
     gather: Sequence[Rule]
     weights_first: Sequence[Rule] = ()
     turned: Sequence[Rule] = ()
+    normalised: Sequence[Rule] = ()
 
 
 class Equations:
@@ -47,12 +49,18 @@ class Equations:
         return Normaliser((*self.rules, *self.laws.normal, *self.laws.gather))
 
     def add(self, saved: Sequence[Saved], left: Term, right: Term) -> None:
-        """Adds left = right, where the right side reads the saved values; none for what is a value as it stands."""
+        """Adds left = right, where the right side reads the saved values; none for what is a value as it stands, or in
+        two parts."""
         left = self.normaliser().normal(left)
-        if left.op not in ("load", "const", "cast"):
+        if left.op not in ("load", "const", "cast") and not self._is_saved_in_parts(left):
             name = f"saved_{saved[-1].tensor.name}"
             self.rules.append(Rule(name, name.replace("_", " "), left, right, ()))
             self.saved.extend(saved)
+
+    def _is_saved_in_parts(self, x: Term) -> bool:
+        """Whether x is a sum of saved values. One value for it may have lost what the parts are saved apart for."""
+        names = {one.tensor.name for one in self.saved}
+        return x.op == "add" and all(part.op == "load" and part.attrs[0].name in names for part in x.args)
 
     def with_all(self, more: Iterable[tuple[Sequence[Saved], Term, Term]]) -> Equations:
         """These equations, and more behind them."""

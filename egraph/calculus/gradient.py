@@ -26,6 +26,7 @@ from .saved import (
     Logarithm,
     Mean,
     Saved,
+    Unbounded,
     arranged,
     as_dtype,
     logarithms,
@@ -59,28 +60,64 @@ def gradients(results: Sequence[Result], wanted: Sequence[str], laws: Laws, with
 
     without: operations that are not to be differentiated, as their derivative is another one in the program.
     """
-    free = Normaliser((*laws.normal, *laws.shift_free))
-    forms = {result: free.normal(result.term) for result in results}
+    plain, normalised = (Normaliser((*laws.normal, *more)) for more in (laws.shift_free, laws.normalised))
+    derived = lambda forms, apart=False: _of_forms(forms, wanted, laws, without, apart)
+    try:
+        return derived(dict.fromkeys(results, plain))
+    except Unbounded:
+        if not laws.normalised:
+            raise
+    alone = results if len(results) > 1 else ()
+    bounded = {result for result in alone if _is_bounded(derived, {result: plain})}
+    # What cancels in a row's gradients cancels only if its weights sum to 1. A logarithm that is rounded with its shift
+    # is off by 2^-24 of the largest score.
+    return derived({result: plain if result in bounded else normalised for result in results}, apart=True)
+
+
+def _is_bounded(
+    derived: Callable[[Mapping[Result, Normaliser]], Gradients], forms: Mapping[Result, Normaliser]
+) -> bool:
+    try:
+        derived(forms)
+    except Unbounded:
+        return False
+    return True
+
+
+def _of_forms(
+    free: Mapping[Result, Normaliser], wanted: Sequence[str], laws: Laws, without: Collection[str], apart: bool
+) -> Gradients:
+    """The gradients, with each result in the form without shifts that its normaliser makes. apart: as `logarithms`."""
+    results = tuple(free)
+    forms = {result: normaliser.normal(result.term) for result, normaliser in free.items()}
     require_none(without, forms.values(), wanted)
     order = tuple(dict.fromkeys(dim for result in results for dim in result.order))
-    sums = list(logarithms(results, free, order))
+    sums = list(logarithms(free, order, apart))
     known = _equations(laws, sums, forms, order)
     stored = [((Saved(r.tensor, r.term, r.order),), *as_stored(forms[r], r)) for r in results]
     laws_now = known.with_all(stored)
     found, joints, chains = _with_chains(forms, wanted, laws_now)
-    again = rows_computed_again([g.term for g in found], row_values(results, free, laws_now.normaliser(), order))
-    if again:
-        for number, term in enumerate(again):
-            saved = saved_value(f"row{number or ''}", term, arranged(term, order))
-            known.add((saved,), free.normal(term), as_dtype(saved, term.dtype))
+    if _add_rows(known, found, row_values(free, laws_now.normaliser(), order), order):
         laws_now = known.with_all(stored)
         found, joints, chains = _with_chains(forms, wanted, laws_now)
     Bounded(sums, results, known.normaliser()).check(joints)
     names = {tensor.name for gradient in found for tensor in tensors(gradient.term)}
     kept = tuple(s for s in laws_now.saved if s.tensor.name in names)
-    shown = tuple(replay(result.term, free) for result in results)
+    shown = tuple(replay(result.term, normaliser) for result, normaliser in free.items())
     certificate = DerivativeCertificate(shown, chains(), tuple(laws_now.rules), tuple(laws_now.saved))
     return Gradients(tuple(found), kept, certificate)
+
+
+def _add_rows(
+    known: Equations, found: Sequence[Derivative], rows: Mapping[Term, tuple[Term, Term]], order: Sequence[Dim]
+) -> bool:
+    """Adds the values by row that gradients would compute again. False if there are none."""
+    again = rows_computed_again([g.term for g in found], {form: node for form, (_, node) in rows.items()})
+    plain = {node: form for form, node in rows.values()}
+    for number, term in enumerate(again):
+        saved = saved_value(f"row{number or ''}", term, arranged(term, order))
+        known.add((saved,), plain[term], as_dtype(saved, term.dtype))
+    return bool(again)
 
 
 def _equations(laws: Laws, sums: Sequence[Logarithm], forms: Mapping[Result, Term], order: Sequence[Dim]) -> Equations:

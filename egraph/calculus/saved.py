@@ -7,12 +7,12 @@ exp(L) = Σ_j exp(s). Where m may be so large that the sum absorbs the logarithm
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from math import inf, isfinite
 from operator import add, and_
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from ..derivation.normalize import Normaliser
 from ..search.cost import streamed
@@ -39,6 +39,9 @@ class HasTerm(Protocol):
     def term(self) -> Term:
         """What it is."""
         ...
+
+
+R = TypeVar("R", bound=HasTerm)
 
 
 def saved_value(name: str, term: Term, dims: tuple[Dim, ...], weak: str = "float32", full: str = "float32") -> Saved:
@@ -77,7 +80,6 @@ def holds_long_sum(term: Term) -> bool:
 # Logarithms -----------------------------------------------------------------------------------------------------------
 
 
-UNBOUNDED = "an exponential could overflow in a derivative, and cannot in the forward"
 MAX_SHIFT_OF_ONE_NUMBER = 2.0**10  # of a larger literal's sum with a logarithm, float32 keeps less than 2^-13 of this
 
 
@@ -102,24 +104,61 @@ class Logarithm:
         return reduce(Term.__add__, (as_dtype(part, self.total.dtype) for part in self.parts))
 
 
-def logarithms(results: Iterable[HasTerm], free: Normaliser, order: Sequence[Dim]) -> Iterator[Logarithm]:
-    """For every sum of exponentials in the form without shifts, its logarithm."""
-    results = list(results)
+def logarithms(results: Mapping[R, Normaliser], order: Sequence[Dim], apart: bool = False) -> Iterator[Logarithm]:
+    """For every sum of exponentials in forms without shifts, its logarithm. results: with what makes the form of each.
+
+    apart: each shift is saved beside what is left of its logarithm.
+    """
+    weak = _widest(results)
+    for number, (form, (shift, rest)) in enumerate(_sums_of_exponentials(results).items()):
+        named = lambda name, term, end=str(number or ""): saved_value(name + end, term, arranged(term, order), weak)
+        far = apart or any(map(_is_far, subterms(form, lambda n: n.op == "exp")))
+        yield _logarithm(form, shift, rest, named, far)
+
+
+def _sums_of_exponentials(results: Mapping[R, Normaliser]) -> dict[Term, tuple[Term, Term]]:
+    """Every sum of exponentials in forms, with a shift and the logarithm of what is left. Inner ones come first."""
     found: dict[Term, tuple[Term, Term]] = {}
-    for z, m in dict.fromkeys(pair for result in results for pair in _shifted_sums(result.term)):
-        form = free.normal(z)
-        if form.op == "div" and form.args[1] is free.normal(exp(m)):
-            found.setdefault(form.args[0], (m, log(z)))
+    for result, free in results.items():
+        for z, m in _shifted_sums(result.term):
+            form = free.normal(z)
+            if form.op == "div" and form.args[1] is free.normal(exp(m)):
+                found.setdefault(form.args[0], (m, log(z)))
     inside = {part for form in found for part in subterms(form)}
-    for result in results:
+    for result, free in results.items():
         for node in reduces(free.normal(result.term)):
             parts = exponential_parts(node)
-            if parts is not None and parts[1] is None and node not in inside:
+            if parts is not None and parts[1] is None and node not in inside and not _is_share(parts[0]):
                 found.setdefault(node, _shift_and_log(node.attrs[1], parts[0]))
-    weak = _widest(results)
-    for number, (form, (shift, rest)) in enumerate(found.items()):
-        named = lambda name, term, end=str(number or ""): saved_value(name + end, term, arranged(term, order), weak)
-        yield _logarithm(form, shift, rest, named)
+        for total, node in _added_exponentials(result.term, free):
+            found.setdefault(total, (node, const(0.0)))
+    return found
+
+
+def _added_exponentials(root: Term, free: Normaliser) -> Iterator[tuple[Term, Term]]:
+    """Every sum of two exponentials of which the forward computes the logarithm, with what computes it."""
+    for node in subterms(root):
+        form = free.normal(node)
+        if form.op == "log" and form.args[0].op == "add" and all(part.op == "exp" for part in form.args[0].args):
+            yield form.args[0], node
+
+
+def _is_share(s: Term) -> bool:
+    """Whether exp(s) is at most 1, an exponential over a sum that it is part of: its sums need no logarithm."""
+    s = _unmasked(s, const(-inf))[1]
+    if s.op != "sub" or s.args[1].op != "log":
+        return False
+    part, total = exp(s.args[0]), s.args[1].args[0]
+    parts = {*subterms(total)}
+    return any(alike in parts for alike in _at_dims(part, [r.attrs[1] for r in reduces(total)]))
+
+
+def _at_dims(node: Term, dims: Iterable[Dim]) -> Iterator[Term]:
+    """The node, and the node with one of the dims instead of another one as long."""
+    yield node
+    for dim in dims:
+        if dim not in all_dims(node):
+            yield from (rename_dims(node, {d: dim}) for d in node.dims if d.size == dim.size)
 
 
 def _widest(results: Iterable[HasTerm]) -> str:
@@ -127,11 +166,11 @@ def _widest(results: Iterable[HasTerm]) -> str:
     return "float64" if any(result.term.dtype == "float64" for result in results) else "float32"
 
 
-def _logarithm(form: Term, shift: Term, rest: Term, named: Callable[[str, Term], Saved]) -> Logarithm:
-    """One value for both, unless the shift may absorb the rest."""
-    apart = any(map(_is_far, subterms(form, lambda n: n.op == "exp")))
-    parts = (named("shift", shift), named("log", rest)) if apart else (named("log", shift + rest),)
-    return Logarithm(form, parts, shift)
+def _logarithm(form: Term, shift: Term, rest: Term, named: Callable[[str, Term], Saved], apart: bool) -> Logarithm:
+    """One value for both, unless they are saved apart. A rest of 0 is not saved."""
+    if apart and rest is not const(0.0):
+        return Logarithm(form, (named("shift", shift), named("log", rest)), shift)
+    return Logarithm(form, (named("log", shift if rest is const(0.0) else shift + rest),), shift)
 
 
 def _is_far(node: Term) -> bool:
@@ -161,13 +200,19 @@ def _shifted_sums(root: Term) -> list[tuple[Term, Term]]:
             m = _shift(node.args[0])
             if m is not None and node.attrs[1] not in m.dims:
                 found[node] = m
-        elif node.op == "add" and any(a in found for a in node.args):
-            m = next(found[a] for a in node.args if a in found)
-            if all(found.get(a, _shift(a)) is m for a in node.args):
-                for a in node.args:
-                    found.pop(a, None)
-                found[node] = m
+        elif node.op == "add" and (m := _common_shift(node, found)) is not None:
+            for a in node.args:
+                found.pop(a, None)
+            found[node] = m
     return list(found.items())
+
+
+def _common_shift(added: Term, sums: Mapping[Term, Term]) -> Term | None:
+    """The one shift of two that are added, exponentials or sums; of two exponentials only if it is a larger of two."""
+    first, second = (sums.get(a, _shift(a)) for a in added.args)
+    if first is None or first is not second:
+        return None
+    return first if first.op == "maximum" or any(a in sums for a in added.args) else None
 
 
 def _shift(x: Term) -> Term | None:
@@ -189,6 +234,13 @@ def _shift_and_log(dim: Dim, s: Term) -> tuple[Term, Term]:
     return scale(state), log(mantissa(state))
 
 
+class Unbounded(NotDifferentiable):
+    """A gradient with an exponential that could overflow where none does in the forward."""
+
+    def __init__(self) -> None:
+        super().__init__("an exponential could overflow in a derivative, and cannot in the forward", "exp")
+
+
 class Bounded:
     """Refuses a gradient whose exponentials could overflow where the forward's do not.
 
@@ -202,22 +254,24 @@ class Bounded:
         self.written = written | {*map(laws.normal, written)}
         self.shifted: set[Term] = set()
         self.summed: dict[Dim, None] = {}
+        powers: dict[Term, list[Term]] = {}  # of the exponential of a logarithm: those that its sum adds up
         for one in sums:
             self.written.add(laws.normal(exp(one.read() - one.shift)))  # the sum as the forward has it
             self.summed |= dict.fromkeys(r.attrs[1] for r in reduces(one.total))
-            for node in subterms(one.total, lambda n: n.op == "exp"):
-                if node.op == "exp":
-                    self.shifted.add(laws.normal(node / exp(one.read())))
+            own = [node for node in subterms(one.total, lambda n: n.op == "exp") if node.op == "exp"]
+            own += [inner for node in own for inner in powers.get(laws.normal(node), ())]
+            powers[exp(one.read())] = own
+            self.shifted |= {laws.normal(node / exp(one.read())) for node in own}
 
     def check(self, terms: Iterable[Term]) -> None:
-        """Raises NotDifferentiable, with the first exponential that is not bounded."""
+        """Raises Unbounded for an exponential that is not bounded."""
         for node in (n for term in terms for n in subterms(term)):
             if node.op == "exp" and not self._is_bounded(node):
-                raise NotDifferentiable(UNBOUNDED, "exp")
+                raise Unbounded
 
     def _is_bounded(self, node: Term) -> bool:
         """Of one exponential, or of the product of two that met: exp((s + t) - L) with exp(t) bounded, too."""
-        if node in self.written or any(form in self.shifted for form in self._at_summed_dims(node)):
+        if node in self.written or any(form in self.shifted for form in _at_dims(node, self.summed)):
             return True
         above = node.args[0]
         shifts: list[Term] = []
@@ -226,15 +280,6 @@ class Bounded:
             shifts.insert(0, shift)
         pairs = (above.args, above.args[::-1]) if above.op == "add" else ()
         return any(exp(reduce(Term.__sub__, shifts, s)) in self.shifted and self._is_bounded(exp(t)) for s, t in pairs)
-
-
-    def _at_summed_dims(self, node: Term) -> Iterator[Term]:
-        """The node, and the node with a summed dim instead of another one as long, where it is part of the sum."""
-        yield node
-        for summed in self.summed:
-            if summed not in all_dims(node):
-                alike = (d for d in node.dims if d.size == summed.size)
-                yield from (rename_dims(node, {d: summed}) for d in alike)
 
 
 # Means ----------------------------------------------------------------------------------------------------------------
@@ -364,14 +409,18 @@ def exponential_parts(node: Term) -> tuple[Term, Term | None] | None:
 
 
 def row_values(
-    results: Iterable[HasTerm], free: Normaliser, laws: Normaliser, order: Sequence[Dim]
-) -> dict[Term, Term]:
-    """Values by row that the forward as written computes, by the form that a gradient has for them."""
-    found: dict[Term, Term] = {}
-    for result in results:
+    results: Mapping[R, Normaliser], laws: Normaliser, order: Sequence[Dim]
+) -> dict[Term, tuple[Term, Term]]:
+    """Values by row that the forward as written computes, by the form that a gradient has for them.
+
+    Each comes behind its form without shifts.
+    """
+    found: dict[Term, tuple[Term, Term]] = {}
+    for result, free in results.items():
         for node in subterms(result.term):
             if node.dtype in (*FLOATS, "bool") and is_by_row(node, order) and holds_long_sum(node):
-                found.setdefault(laws.normal(free.normal(node)), node)
+                form = free.normal(node)
+                found.setdefault(laws.normal(form), (form, node))
     return found
 
 

@@ -54,12 +54,13 @@ def tangents(
     require_none(without, forms.values(), given)
     order = tuple(dict.fromkeys(dim for result in results for dim in result.order))
     raw = tangents_of(forms.values(), given)
-    sums = list(logarithms(results, free, order))
+    sums = list(logarithms(dict.fromkeys(results, free), order))
     known, weights = _equations(laws, sums, [*forms.values(), *raw.values()], order)
     for result, form in forms.items():
         known.add(*_value(result, form))
     found = _normal(raw, laws_now := known.normaliser())
-    again = rows_computed_again(found.values(), row_values(results, free, laws_now, order))
+    rows = row_values(dict.fromkeys(results, free), laws_now, order)
+    again = rows_computed_again(found.values(), {form: node for form, (_, node) in rows.items()})
     for number, term in enumerate(again):
         row = saved_value(f"row{number or ''}", term, arranged(term, order))
         known.add((row,), free.normal(term), as_dtype(row, term.dtype))

@@ -129,6 +129,9 @@ GUARDS = {
         lambda x, y: read_as(x) != read_as(y),
         lambda x, y: [f"(read {x} text_{x})", f"(read {y} text_{y})", f"(!= text_{x} text_{y})"],
     ),
+    "not_share": GuardRow(
+        "{0} has no logarithm subtracted from it", lambda x: x.op != "sub" or x.args[1].op != "log", None
+    ),
     "not_absorbed": GuardRow("rounding {0} to {1} absorbs no addend", lambda x, dtype: not absorbs(x, dtype), None),
     "within": GuardRow("{0} is within the range of {1}", _within, None),
     "rank": GuardRow("{0} has {1} to {2} dims", lambda x, least, most: least <= len(x.dims) <= most, None),
@@ -226,6 +229,11 @@ def within(x: Term, dtype: str | AttributeVariable) -> Guard:
 def not_absorbed(x: Term, dtype: str | AttributeVariable) -> Guard:
     """Rounding x to the dtype cannot absorb an addend of x. Only for directed simplification."""
     return Guard("not_absorbed", (x, dtype))
+
+
+def not_share(x: Term) -> Guard:
+    """x has no logarithm subtracted from it, as in exp(s - log Σ exp(s)). Only for directed simplification."""
+    return Guard("not_share", (x,))
 
 
 def rank(x: Term, least: int, most: int) -> Guard:

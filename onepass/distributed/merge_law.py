@@ -103,7 +103,7 @@ def _mean(captured: Captured) -> Mean | None:
     normal = [Result(once.normal(r.term), r.output, r.order, None) for r in results]
     forms = [_value(free.normal(result.term)) for result in normal]
     order = captured.order
-    for one in means(forms, list(logarithms(normal, free, order)), order):
+    for one in means(forms, list(logarithms(dict.fromkeys(normal, free), order)), order):
         if forms[0] is one.total / one.log.total and one.log.total.op == "reduce":
             return one
     return None

@@ -24,7 +24,7 @@ from ..egraph.terms.term import Dim, Tensor, Term
 from ..egraph.terms.traversal import rebuild, tensors
 from ..graph.program import Program
 from ..lowering.plan.records import Store
-from ..rules import ALL, GATHERED, SHIFT_FREE, SHIFTED_ONCE, SPREAD, TURNED, WEIGHTS_FIRST
+from ..rules import ALL, GATHERED, NORMALISED, SHIFT_FREE, SHIFTED_ONCE, SPREAD, TURNED, WEIGHTS_FIRST
 from ..translate.translate import Captured, translate
 from .not_derived import NotDerived, call_name, saying_why_not
 from .torch_derivatives import with_detached_inputs, with_torch_derivatives
@@ -139,7 +139,8 @@ def _cotangent(result: Store, taken: set[str]) -> Tensor:
 
 def _gradients(asked: AskedDerivatives, without: Collection[str]) -> Gradients:
     """The gradients by the laws that are proved, their certificate checked. Raises NotDerived."""
-    laws = Laws(asked.laws, *map(ledger.proved, (SHIFT_FREE, GATHERED, WEIGHTS_FIRST)))
+    free, gathered, first, normalised = map(ledger.proved, (SHIFT_FREE, GATHERED, WEIGHTS_FIRST, NORMALISED))
+    laws = Laws(asked.laws, free, gathered, first, normalised=normalised)
     results, wanted = asked.results, [name for name, _ in asked.asked]
     with saying_why_not("gradients"):
         found = gradients(results, wanted, laws, without)

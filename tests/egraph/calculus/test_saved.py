@@ -40,7 +40,7 @@ def _softmax(scores, values):
 
 
 def test_a_sum_of_exponentials_has_its_logarithm():
-    (found,) = logarithms([_softmax(scores, v)], FREE, (I, E))
+    (found,) = logarithms(dict.fromkeys([_softmax(scores, v)], FREE), (I, E))
     (saved,) = found.parts
     assert saved.tensor.name == "log" and saved.order == (I,) and saved.tensor.dtype == "float64"
     assert found.total == sum_over(J, exp(scores))
@@ -48,7 +48,7 @@ def test_a_sum_of_exponentials_has_its_logarithm():
 
 @pytest.mark.parametrize("far", [s, scores + s, where(lt(s, 0.0), scores, const(-1e9)), scores - 3e4])
 def test_scores_that_may_be_far_have_their_shift_saved_apart(far):
-    (found,) = logarithms([_softmax(far, v)], FREE, (I, E))
+    (found,) = logarithms(dict.fromkeys([_softmax(far, v)], FREE), (I, E))
     shift, log = found.parts
     assert (shift.tensor.name, log.tensor.name) == ("shift", "log") and shift.order == log.order == (I,)
     assert found.read() == load(shift.tensor, iota(I)) + load(log.tensor, iota(I))
@@ -57,14 +57,14 @@ def test_scores_that_may_be_far_have_their_shift_saved_apart(far):
 def test_a_sum_without_a_shift_has_one_that_does_not_overflow():
     j = Dim("j", 3)
     row = load(Tensor("s", "float64", (1, 3)), const(0), iota(j))
-    (found,) = logarithms([_Result(sum_over(j, exp(row)))], FREE, ())
+    (found,) = logarithms(dict.fromkeys([_Result(sum_over(j, exp(row)))], FREE), ())
     assert found.total == sum_over(j, exp(row)) and found.term == log_of_sum(j, row)
     assert evaluate(found.term, {"s": LARGE}, ()) == pytest.approx(1001 + np.log(np.exp(LARGE - 1001).sum()))
 
 
 def test_a_weighted_sum_is_its_mean_times_the_whole():
     result = _softmax(s, v)
-    sums = list(logarithms([result], FREE, (I, E)))
+    sums = list(logarithms(dict.fromkeys([result], FREE), (I, E)))
     (mean,) = means([FREE.normal(result.term)], sums, (I, E))
     assert mean.log is sums[0] and mean.log.total == sum_over(J, exp(s))
     draws = np.random.default_rng(0)
@@ -83,7 +83,7 @@ def test_masked_parts_are_absent():
 
 def test_an_exponential_without_its_logarithm_is_refused():
     result = _softmax(s, v)
-    sums = list(logarithms([result], FREE, (I, E)))
+    sums = list(logarithms(dict.fromkeys([result], FREE), (I, E)))
     bounded = Bounded(sums, [result], Normaliser((*NORMAL, *GATHERED)))
     shift, log = (load(part.tensor, iota(I)) for part in sums[0].parts)
     bounded.check([exp(s - shift - log) * v])
