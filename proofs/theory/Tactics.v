@@ -64,6 +64,12 @@ Ltac increasing :=
       pose proof (rises a b); pose proof (rises b a) end end;
   decisions; lra.
 
+(* x + ln a = ln b by exponentials of both sides. *)
+Ltac logarithms_of_sums :=
+  apply exp_inv; rewrite exp_plus, !exp_ln by (positive_exponentials; lra); unfold Rmax, Rabs in *; decisions;
+  try match goal with x : R, y : R |- _ => assert (x = y) by lra; subst end;
+  exponents; positive_exponentials; field; nonzero.
+
 Ltac reals :=
   first [ reflexivity | assumption | lra | ring
   | solve [subst; ring]
@@ -72,7 +78,9 @@ Ltac reals :=
   | solve [subst; field; nonzero]
   | solve [unfold Rmax, Rmin in *; decisions; first [lra | apply f_equal; ring | nra | impossible]]
   | solve [exponents; positive_exponentials; first [ring | field; nonzero | subst; field; nonzero]]
+  | solve [unfold Rdiv, Rminus; rewrite exp_plus, exp_Ropp, exp_ln by lra; reflexivity]
   | solve [logarithms; first [lra | ring]]
+  | solve [logarithms_of_sums]
   | solve [nra]
   | solve [logarithms; positive_exponentials; nra]
   | impossible
@@ -215,6 +223,17 @@ Ltac quotients_of_sums :=
     set (whole := total n f) in *; clearbody whole
   end; cells.
 
+(* A sum of exponentials, some of which may be absent: no negative number. *)
+Ltac sums_of_exponentials :=
+  intros; casts;
+  match goal with |- context [sum_over ?n ?f] =>
+    let whole := fresh "whole" in let same := fresh "same" in let sign := fresh "sign" in
+    assert (same : exists whole, sum_over n f = Number whole /\ 0 <= whole);
+    [ apply sum_not_negative; let j := fresh "j" in intro j; at_element j; kinds; meanings; eexists; split;
+      first [reflexivity | lra | apply Rlt_le, exp_pos]
+    | destruct same as (whole & same & sign); rewrite !same in *; clear same; cells ]
+  end.
+
 (* Other theorems about reductions ----------------------------------------------------------------------------------- *)
 
 (* Two reductions by one monoid. *)
@@ -273,7 +292,7 @@ Ltac law :=
   else tryif some_fold then
     first
     [ solve [sums_of_reals] | solve [range_of_any_size] | solve [range_with_an_element] | solve [exchanged]
-    | solve [rows] | solve [quotients_of_sums] | solve [cells] ]
+    | solve [rows] | solve [quotients_of_sums] | solve [sums_of_exponentials] | solve [cells] ]
   else first [solve [integers] | solve [cells]].
 
 Lemma whole_part_is : forall n r, IZR n <= r < IZR n + 1 -> Int_part r = n.

@@ -66,6 +66,16 @@ Proof.
   - rewrite reduce_cons; specialize (each j); lra.
 Qed.
 
+(* A sum of numbers that are not negative is such a number. *)
+Lemma sum_not_negative : forall size f, (forall j, exists x, f j = Number x /\ 0 <= x) ->
+  exists whole, sum_over size f = Number whole /\ 0 <= whole.
+Proof.
+  intros size f each; unfold sum_over, over; induction (seq 0 size) as [|j l (rest & same & sign)].
+  - exists 0; split; [reflexivity | apply Rle_refl].
+  - destruct (each j) as (x & here & known).
+    exists (x + rest); rewrite reduce_cons, same, here; split; [reflexivity | lra].
+Qed.
+
 Lemma total_positive : forall size f, (0 < size)%nat -> (forall j, 0 < f j) -> 0 < total size f.
 Proof.
   intros size f some each; unfold total, over; destruct (range_has_an_element size some) as (i & l & ->).
