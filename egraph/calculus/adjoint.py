@@ -1,17 +1,20 @@
 """Reverse mode on terms: from cotangents of results to the cotangent of every load.
 
-What an operand was broadcast over is summed; the cotangent of a sum is that of each of its elements. Dims are names, so
-nothing is renamed. Example: of Σ_d q[i, d] · k[j, d] with cotangent g[i, j], the load of q gets Σ_j g[i, j] · k[j, d].
+What an operand was broadcast over is summed; the cotangent of a sum is that of each of its elements. Dims are names:
+only a product that has other names elsewhere is one product, whose cotangents are added. Example: of Σ_d q[i, d] ·
+k[j, d] with cotangent g[i, j], the load of q gets Σ_j g[i, j] · k[j, d].
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from itertools import count
 
+from ..derivation.normalize import canonical_names
 from ..terms.ops import sum_over
 from ..terms.term import FLOATS, Dim, Term
-from ..terms.traversal import reduces, subterms
+from ..terms.traversal import all_dims, reduces, rename_dims, subterms
 from .partials import ZERO, NotDifferentiable, partials
 
 Simplify = Callable[[Term, Term], Term]  # (node, its cotangent) -> an equal cotangent
@@ -27,6 +30,7 @@ def cotangents_of_loads(
     """
     nodes, users = _nodes_and_users(results)
     active = _active(nodes, wanted)
+    others = _under_other_names(nodes, active)
     found: list[tuple[Term, Term]] = []
     cotangents = dict(results)
     for node in reversed(nodes):
@@ -36,9 +40,36 @@ def cotangents_of_loads(
         g = simplify(node, cotangents[node]) if is_joint else cotangents[node]
         if node.op == "load" and g is not ZERO:
             found.append((node, g))
-        for operand, part in _passed_on(node, g, active, users):
+        passed = [(others[node], _renamed(g, node, others[node]))] if node in others else None
+        for operand, part in passed or _passed_on(node, g, active, users):
             cotangents[operand] = cotangents[operand] + part if operand in cotangents else part
     return found
+
+
+def _under_other_names(nodes: Iterable[Term], active: Collection[Term]) -> dict[Term, Term]:
+    """By products, the one with other names of dims that comes before all of their operands' other users.
+
+    Example: scores of a loss in both directions, Σ_d x[i, d] · y[j, d] summed over i, and Σ_d x[j, d] · y[k, d] over k.
+    A gradient then has one product with the scores of both.
+    """
+    first: dict[Term, Term] = {}
+    products = (n for n in nodes if n in active and n.op == "reduce" and n.attrs[0] == "sum" and len(n.dims) > 1)
+    known = ((n, first.setdefault(canonical_names(n), n)) for n in products)
+    return {n: one for n, one in known if n is not one}
+
+
+def _renamed(g: Term, node: Term, other: Term) -> Term:
+    """The cotangent of a product with the names that the other one has; dims that are bound in it make way."""
+    names = dict(zip(all_dims(node), all_dims(other), strict=True))
+    names = {dim: name for dim, name in names.items() if dim in node.dims}
+    taken = {d.name for d in (*all_dims(g), *names.values())}
+    bound = {r.attrs[1] for r in reduces(g)} - names.keys()
+    made = (f"{{}}.{k}" for k in count(1))
+    for dim in sorted(bound & {*names.values()}):
+        fresh = next(name for form in made if (name := form.format(dim.name)) not in taken)
+        taken.add(fresh)
+        names[dim] = Dim(fresh, dim.size)
+    return rename_dims(g, names)
 
 
 def rows_used(forms: Iterable[Term], changed: Collection[str]) -> Counter[str]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from ..terms.ops import iota, make
+from ..terms.ops import cast, iota, make
 from ..terms.term import Dim, Tensor, Term
 from ..terms.traversal import rebuild, reduces, rename_dims
 from .adjoint import cotangents_of_loads
@@ -57,11 +57,18 @@ def differentiated(
         term, axes = transposed(node, g)
         if tensor in sums:
             before, own = sums[tensor]
-            term, axes = before + _over(own, term, axes), own
+            term, axes = _rounded_once(before, _over(own, term, axes)), own
         sums[tensor] = term, axes
     order = list(wanted)
     found = [Derivative(tensor, simplified(term), axes) for tensor, (term, axes) in sums.items()]
     return sorted(found, key=lambda gradient: order.index(gradient.tensor.name)), joints
+
+
+def _rounded_once(one: Term, other: Term) -> Term:
+    """The sum of two parts of a gradient: it is rounded to the tensor's dtype once, not its addends."""
+    if one.op == other.op == "cast" and one.attrs == other.attrs and one.args[0].dtype == other.args[0].dtype:
+        return cast(one.args[0] + other.args[0], one.attrs[0])
+    return one + other
 
 
 def _over(own: tuple[Dim, ...], term: Term, axes: tuple[Dim, ...]) -> Term:

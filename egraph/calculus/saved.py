@@ -14,7 +14,7 @@ from math import inf, isfinite
 from operator import add, and_
 from typing import Protocol, TypeVar
 
-from ..derivation.normalize import Normaliser
+from ..derivation.normalize import Normaliser, canonical_names
 from ..search.cost import streamed
 from ..terms.addends import addends, may_mask
 from ..terms.ops import cast, const, eq, exp, iota, load, log, make, mantissa, rescaled_sum, scale, where
@@ -246,22 +246,21 @@ class Bounded:
 
     Over the reals exp(s) / exp(L) is exp(s - L), and only one of them is always a number. An exponent is bounded if it
     is s - L for an s of the sum that L is the logarithm of, if it is L - m for the shift m of that sum, or if the
-    forward as written has it.
+    forward as written has it; each with any names of dims.
     """
 
     def __init__(self, sums: Iterable[Logarithm], results: Iterable[HasTerm], laws: Normaliser):
         written = {n for r in results for n in subterms(r.term) if n.op == "exp"}
-        self.written = written | {*map(laws.normal, written)}
+        sums = [*sums]
+        shifted = (laws.normal(exp(one.read() - one.shift)) for one in sums)  # the sum as the forward has it
+        self.written = {*map(canonical_names, (*written, *map(laws.normal, written), *shifted))}
         self.shifted: set[Term] = set()
-        self.summed: dict[Dim, None] = {}
         powers: dict[Term, list[Term]] = {}  # of the exponential of a logarithm: those that its sum adds up
         for one in sums:
-            self.written.add(laws.normal(exp(one.read() - one.shift)))  # the sum as the forward has it
-            self.summed |= dict.fromkeys(r.attrs[1] for r in reduces(one.total))
             own = [node for node in subterms(one.total, lambda n: n.op == "exp") if node.op == "exp"]
             own += [inner for node in own for inner in powers.get(laws.normal(node), ())]
             powers[exp(one.read())] = own
-            self.shifted |= {laws.normal(node / exp(one.read())) for node in own}
+            self.shifted |= {canonical_names(laws.normal(node / exp(one.read()))) for node in own}
 
     def check(self, terms: Iterable[Term]) -> None:
         """Raises Unbounded for an exponential that is not bounded."""
@@ -271,7 +270,8 @@ class Bounded:
 
     def _is_bounded(self, node: Term) -> bool:
         """Of one exponential, or of the product of two that met: exp((s + t) - L) with exp(t) bounded, too."""
-        if node in self.written or any(form in self.shifted for form in _at_dims(node, self.summed)):
+        form = canonical_names(node)
+        if form in self.written or form in self.shifted:
             return True
         above = node.args[0]
         shifts: list[Term] = []
@@ -279,7 +279,8 @@ class Bounded:
             above, shift = above.args
             shifts.insert(0, shift)
         pairs = (above.args, above.args[::-1]) if above.op == "add" else ()
-        return any(exp(reduce(Term.__sub__, shifts, s)) in self.shifted and self._is_bounded(exp(t)) for s, t in pairs)
+        less = ((canonical_names(exp(reduce(Term.__sub__, shifts, s))), t) for s, t in pairs)
+        return any(form in self.shifted and self._is_bounded(exp(t)) for form, t in less)
 
 
 # Means ----------------------------------------------------------------------------------------------------------------
@@ -425,7 +426,8 @@ def row_values(
 
 
 def rows_computed_again(gradients: Iterable[Term], candidates: dict[Term, Term]) -> list[Term]:
-    """The largest of the candidates that stand in gradients."""
+    """The largest of the candidates that stand in gradients, there perhaps with other names of dims."""
+    candidates = {canonical_names(form): value for form, value in candidates.items()}
     found: dict[Term, None] = {}
     stack, seen = list(gradients), set()
     while stack:
@@ -433,8 +435,9 @@ def rows_computed_again(gradients: Iterable[Term], candidates: dict[Term, Term])
         if node in seen:
             continue
         seen.add(node)
-        if node in candidates and not _is_read(node):
-            found[candidates[node]] = None
+        value = candidates.get(canonical_names(node)) if node.dtype in (*FLOATS, "bool") else None
+        if value is not None and not _is_read(node):
+            found[value] = None
         else:
             stack.extend(node.args)
     return list(found)

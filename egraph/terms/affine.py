@@ -223,11 +223,12 @@ def compare(op: str, left: Term, right: Term) -> Term:
 def _decided(op: str, form: Affine) -> bool | None:
     """The truth of form ≤ 0 or form = 0, if the bounds decide it."""
     low, high = bounds(to_term(form))
+    above, below = low is not None and low > 0, high is not None and high < 0
     if op == "eq":
-        return True if (low, high) == (0, 0) else None
+        return True if (low, high) == (0, 0) else False if above or below else None
     if high is not None and high <= 0:
         return True
-    return False if low is not None and low > 0 else None
+    return False if above else None
 
 
 def _balanced(op: str, form: Affine) -> Term:

@@ -146,10 +146,10 @@ def _places(total: Term) -> Size | None:
 
 def _over_both(total: Term, counts: Collection[Size | None]) -> Term:
     (monoid, outer), inner = total.attrs, total.args[0]
-    if outer.size == 1 and monoid in ("max", "min"):
-        return _at(inner, outer, const(0))
     if inner.op != "reduce" or inner.attrs[0] != monoid or not isinstance(step := inner.attrs[1].size, int):
         return total
+    if outer.size == 1 and monoid in ("max", "min"):
+        return _at(inner, outer, const(0))
     body, slot = inner.args[0], inner.attrs[1]
     size = _size(simplify_index(term_of(outer.size) * const(step)))
     if size is None or size not in counts or not any({outer, slot} <= score.dims for score in reduces(body)):

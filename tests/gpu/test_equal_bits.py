@@ -39,6 +39,13 @@ def slopes(q, k, v):
     return scores.masked_fill(~kept(q, k), -math.inf).softmax(-1) @ v
 
 
+def least_scores(q, k, v):
+    """Scores that are not kept have the type's least number, as transformers' masks have."""
+    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+    scores = q @ k.mT * q.shape[-1] ** -0.5
+    return scores.masked_fill(~kept(q, k), torch.finfo(q.dtype).min).softmax(-1) @ v
+
+
 @pytest.mark.parametrize(
     ("width", "function", "dtype"),
     [
@@ -46,6 +53,8 @@ def slopes(q, k, v):
         (80, slopes, torch.bfloat16),
         (128, causal, torch.bfloat16),
         (128, causal, torch.float16),
+        (128, least_scores, torch.bfloat16),
+        (64, least_scores, torch.bfloat16),
     ],
 )
 @torch.no_grad()
