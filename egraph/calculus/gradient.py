@@ -68,6 +68,7 @@ def gradients(results: Sequence[Result], wanted: Sequence[str], laws: Laws, with
     stored = [((Saved(r.tensor, r.term, r.order),), *as_stored(forms[r], r)) for r in results]
     laws_now = known.with_all(stored)
     found, joints, chains = _with_chains(forms, wanted, laws_now)
+    order = tuple(dict.fromkeys((*order, *(dim for one in sums for part in one.parts for dim in part.order))))
     again = rows_computed_again([g.term for g in found], row_values(results, free, laws_now.normaliser(), order))
     if again:
         for number, term in enumerate(again):
