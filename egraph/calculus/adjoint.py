@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import reduce
 from itertools import count
+from operator import add
 
 from ..derivation.normalize import canonical_names
 from ..terms.ops import sum_over
@@ -140,7 +142,30 @@ def _everywhere(node: Term) -> frozenset[Dim]:
 
 
 def _parts(node: Term, g: Term) -> tuple[Term | None, ...]:
-    return (_reduction(node, g),) if node.op == "reduce" else partials(node, g)
+    if node.op == "reduce":
+        return (_reduction(node, g),)
+    if node.op == "exp" and len(apart := _by_divisor(g)) > 1:
+        return (reduce(add, (part for one in apart for part in partials(node, one) if part is not None)),)
+    return partials(node, g)
+
+
+def _by_divisor(g: Term) -> list[Term]:
+    """The addends of an exponential's cotangent, summed up for each exponential that divides them.
+
+    (x / exp(L) + y / exp(M)) · exp(a) is bounded only as x · exp(a - L) + y · exp(a - M). Example: a loss over the rows
+    and the columns of its scores.
+    """
+    found: dict[Term, Term] = {}
+    waiting = [(g, True)]
+    while waiting:
+        one, is_added = waiting.pop()
+        if one.op in ("add", "sub"):
+            waiting += [(one.args[1], is_added == (one.op == "add")), (one.args[0], is_added)]
+            continue
+        divisor = one.args[1] if one.op == "div" else one
+        signed = one if is_added else -one
+        found[divisor] = found[divisor] + signed if divisor in found else signed
+    return [*found.values()] if sum(divisor.op == "exp" for divisor in found) > 1 else [g]
 
 
 def _reduction(node: Term, g: Term) -> Term:

@@ -97,6 +97,7 @@ def _of_forms(
     stored = [((Saved(r.tensor, r.term, r.order),), *as_stored(forms[r], r)) for r in results]
     laws_now = known.with_all(stored)
     found, joints, chains = _with_chains(forms, wanted, laws_now)
+    order = tuple(dict.fromkeys((*order, *(dim for one in sums for part in one.parts for dim in part.order))))
     if _add_rows(known, found, row_values(free, laws_now.normaliser(), order), order):
         laws_now = known.with_all(stored)
         found, joints, chains = _with_chains(forms, wanted, laws_now)

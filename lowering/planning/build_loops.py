@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from ...egraph.terms.ops import MONOIDS, const, mantissa, scale, where
 from ...egraph.terms.term import Dim, Term
-from ...egraph.terms.traversal import every_reduction, reduces, subterms, tensors
+from ...egraph.terms.traversal import all_dims, every_reduction, reduces, rename_dims, subterms, tensors
 from ..analysis.dim_roles import (
     batch_dims,
     columns_of,
@@ -29,6 +29,7 @@ from ..masks.finite_masks import finite_mask, keeps_some, with_finite_mask_as_gu
 from ..masks.loop_ranges import block_map, conjunction, conjuncts, ranges
 from ..plan.queries import roots
 from ..plan.records import Accumulator, BlockMap, Kernel, Loop, NotPlannable, Range, Store
+from ..plan.term_edits import renaming
 from ..plan.thresholds import MIN_ROWS_OF_A_PRODUCT
 from .kernel_shape import kernel_shape
 from .normalize_terms import is_rescaled
@@ -38,6 +39,37 @@ Peeled = tuple[tuple[Term, ...], Term | None, Term]  # conjuncts of the guard, s
 
 
 # Stores to kernels
+
+
+def name_axes_alike(planning: Planning) -> Planning:
+    """A pass: a part whose loop is another store's with other names of axes gets these names, so that both may share it.
+
+    Example: a loss sums over its rows j the logarithm that is stored for a backward as well. The part that it sums is
+    stored for rows of another name, since j is an axis of what is saved.
+    """
+    stores = [*planning.stores]
+    for n, store in enumerate(stores):
+        others = (other for k, other in enumerate(stores) if k != n)
+        if store.output.name not in planning.results:
+            stores[n] = next(filter(None, (_named_as(store, other, planning) for other in others)), store)
+    renamed = [a for a, b in zip(stores, planning.stores, strict=True) if a is not b]
+    planning = replace(planning, stores=tuple(stores)) if renamed else planning
+    shapes = {store.output.name: kernel_shape((store,), planning) for store in renamed}
+    return replace(planning, shapes={**planning.shapes, **shapes}) if renamed else planning
+
+
+def _named_as(store: Store, other: Store, planning: Planning) -> Store | None:
+    """The store with the names of axes by which a loop of its is one of the other store; None if none is, or is now."""
+    loops = [loop_reductions([one.term], planning.held_limit) for one in (store, other)]
+    found = (renaming(mine, its) for mine in loops[0] for its in loops[1] if len(mine.dims) == len(its.dims))
+    names = next(filter(None, found), {})
+    axes = {dim: names[dim] for dim in store.order if names.get(dim, dim) != dim}
+    taken = {*store.order, *all_dims(store.term)} - axes.keys()
+    if not axes or taken & {*axes.values()} or not {*axes.values()} <= {*other.order}:
+        return None
+    bound = {dim: name for dim, name in names.items() if dim not in store.order and name not in taken}
+    term = rename_dims(store.term, axes | bound)
+    return replace(store, term=term, order=tuple(axes.get(dim, dim) for dim in store.order))
 
 
 def group_stores(planning: Planning) -> Planning:

@@ -22,6 +22,7 @@ from .build_loops import (
     finite_masks_as_guards,
     group_stores,
     mark_exact_products,
+    name_axes_alike,
     share_totals,
 )
 from .inline_producers import inline_producers, write_pairs_in_loops
@@ -82,6 +83,7 @@ PASSES = (
     PlanPass("store_parts", "cuts", store_parts, "what no kernel can compute with the rest is stored", True),
     PlanPass("split_chosen", "cuts", split_chosen, "what cost has chosen to do in parts is stored for each part"),
     PlanPass("round_stored_sums", "cuts", round_stored_sums, "no sum keeps bits that the program rounds away"),
+    PlanPass("name_axes_alike", "kernels", name_axes_alike, "no part has a loop of another store by other names"),
     PlanPass("group_stores", "kernels", group_stores, "each store has a kernel"),
     PlanPass("build_loops", "kernels", build_loops, "each long reduction is in a loop"),
     PlanPass("finite_masks_as_guards", "kernels", finite_masks_as_guards, "known limits of a finite mask are guards"),

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from math import prod
+from typing import TypeVar
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
 
 from ..egraph.terms.sizes import UnknownSize, resolve, value_of
 from ..egraph.terms.term import Tensor, Term
@@ -28,6 +30,7 @@ from ..lowering.plan.records import Kernel, Plan
 from ..lowering.plan.thresholds import MAX_STORED_BYTES
 
 STORES_TOO_MUCH = "the kernels would store more between them than the original calls make"
+Mode = TypeVar("Mode", TorchDispatchMode, FlopCounterMode)
 GATHERS = ("aten::index", "aten::index_select", "aten::gather", "aten::embedding")
 
 
@@ -62,14 +65,26 @@ def _stored(x: torch.Tensor) -> int:
 def eager_work(program: Program, sizes: Mapping[str, int]) -> tuple[int, int] | tuple[None, None]:
     """The bytes that eager moves and its calls; None if a size is not known, or the region cannot be run on fake
     tensors."""
+    counter = _counted(_Counter(), program, sizes)
+    return (None, None) if counter is None else (int(counter.bytes), counter.calls)
+
+
+def product_flops(program: Program, sizes: Mapping[str, int]) -> int | None:
+    """The operations of the original calls' products; None as for `eager_work`."""
+    counter = _counted(FlopCounterMode(display=False), program, sizes)
+    return None if counter is None else int(counter.get_total_flops())
+
+
+def _counted(counter: Mode, program: Program, sizes: Mapping[str, int]) -> Mode | None:
+    """The counter, entered while the program runs on fake tensors; None if it cannot."""
     try:
-        with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad(), _Counter() as counter:
+        with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
             inputs = [_example(i, sizes) for i in program.inputs]
-            counter.bytes = counter.calls = 0
-            program.run(*inputs, sizes=dict(sizes))
-        return int(counter.bytes), counter.calls
+            with counter:
+                program.run(*inputs, sizes=dict(sizes))
+        return counter
     except (ProgramError, RuntimeError, TypeError, ValueError, NotImplementedError):
-        return None, None
+        return None
 
 
 def _example(entry: Input, sizes) -> torch.Tensor:

@@ -24,6 +24,7 @@ from ..graph.op_kinds import name_of
 from ..regions.region import Region
 from ..report.records import RECOMPUTES, RegionReport
 from ..training.plans import training
+from ..training.step_estimates import may_beat_inductor
 from ..training.report import backward_line, forward_mode_line, gradients_report, tangents_report
 from ..training.tangent_plans import tangent_plan
 
@@ -56,6 +57,8 @@ def in_training(region: Region, found: Fused, needed: list[bool], options: Optio
     """What the report says of the backward of a region that gets one. Raises Refusal for one that Inductor compiles."""
     made = training(found.text, needed)
     if not isinstance(made, str):
+        if region.one_product and options.inner == "inductor" and not may_beat_inductor(made, hints):
+            raise Refusal(messages.ONE_PRODUCT_IN_TRAINING, where_of(region.anchor))
         return backward_line(made)
     if options.inner == "inductor" and not _takes_much_memory(found, hints):
         raise Refusal(messages.NOT_DERIVED, where_of(region.anchor), reason=made)

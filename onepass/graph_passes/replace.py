@@ -195,9 +195,11 @@ class Replacement:
         self.answers[number] = self._with_derivatives(self.regions[number], answer)
 
     def _refuse_in_training(self, region: Region) -> None:
-        """Raises Refusal for a region of one product whose gradients are needed, where Inductor can compile both."""
+        """Raises Refusal for a region of one product on a CPU whose gradients are needed, where Inductor compiles both.
+        """
         leaves = region.one_product and region.refusal is None and self.rewriting.options.inner == "inductor"
-        if leaves and any(gradients_needed(region, self._records)):
+        on_cpu = not value_of_node(region.outputs[0]).is_cuda
+        if leaves and on_cpu and any(gradients_needed(region, self._records)):
             raise Refusal(messages.ONE_PRODUCT_IN_TRAINING, where_of(region.anchor))
 
     def _leave_to_faster_calls(self, region: Region, answer: Fused) -> None:

@@ -24,7 +24,7 @@ ORDER = {
         merge_summed_dims order_nested_sums unroll_short_sums rename_bound_dims share_softmax_scales""",
     "shape": "group_rows merge_value_dims choose_kernel_shape",
     "cuts": "store_chosen store_parts split_chosen round_stored_sums",
-    "kernels": """group_stores build_loops finite_masks_as_guards attach_block_maps write_pairs_in_loops
+    "kernels": """name_axes_alike group_stores build_loops finite_masks_as_guards attach_block_maps write_pairs_in_loops
         inline_producers share_totals mark_exact_products""",
 }
 

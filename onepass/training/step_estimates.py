@@ -1,0 +1,45 @@
+"""Whether the plans of a training step may take less time than the step that Inductor compiles, by estimates.
+
+Inductor stores what a product makes; a plan multiplies again. Which is less goes by the product's inner size: a loss
+over 16384 x 16384 similarities of 128 numbers is faster as a plan, a layer of 2048 numbers with its cross entropy is
+not. Invariant: estimates only say what is tried; who runs is measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..compiler.traffic import least_bytes, product_flops
+from ..egraph.terms.sizes import UnknownSize
+from ..graph.program import Program
+from ..lowering.plan.device import H200
+from ..lowering.executors import triton_missing
+from .plans import Training
+
+MAX_TIMES = 1.55  # of Inductor's estimated time, that a plan's may take to be tried: estimates are off by some tenths
+PRODUCT_FLOPS = 7e14  # per second, of a library's products of large matrices on an H200
+PRODUCTS_OF_A_STEP = 3  # the product itself, and one for the gradient of each factor
+TIMES_MOVED = 3  # the least bytes of a forward: the backward reads the product, and stores and reads its cotangent
+
+
+def may_beat_inductor(made: Training, sizes: Mapping[str, int]) -> bool:
+    """Whether the plans of a region's forward and backward are worth a measurement on a GPU."""
+    if triton_missing():
+        return False
+    from ..lowering.cost.plan_cost import seconds
+
+    taken = [seconds(plan, sizes) for plan in (made.forward.plan, made.every.region.plan)]
+    compiled = seconds_of_compiled_step(made.found.program, sizes)
+    known = [one for one in taken if one is not None]
+    return compiled is not None and len(known) == len(taken) and sum(known) <= MAX_TIMES * compiled
+
+
+def seconds_of_compiled_step(program: Program, sizes: Mapping[str, int]) -> float | None:
+    """Forward and backward of the original calls as Inductor compiles them, at an H200's rates; None if a size is not
+    known."""
+    try:
+        moved = least_bytes(program, sizes) / H200.memory_bytes
+    except UnknownSize:
+        return None
+    flops = product_flops(program, sizes)
+    return None if flops is None else PRODUCTS_OF_A_STEP * flops / PRODUCT_FLOPS + TIMES_MOVED * moved
