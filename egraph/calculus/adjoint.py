@@ -42,8 +42,8 @@ def cotangents_of_loads(
         g = simplify(node, cotangents[node]) if is_joint else cotangents[node]
         if node.op == "load" and g is not ZERO:
             found.append((node, g))
-        passed = [(others[node], _renamed(g, node, others[node]))] if node in others else None
-        for operand, part in passed or _passed_on(node, g, active, users):
+        joined = [(others[node], _renamed(g, node, others[node]))] if node in others and _is_pointwise(g) else None
+        for operand, part in joined or _passed_on(node, g, active, users):
             cotangents[operand] = cotangents[operand] + part if operand in cotangents else part
     return found
 
@@ -55,9 +55,15 @@ def _under_other_names(nodes: Iterable[Term], active: Collection[Term]) -> dict[
     A gradient then has one product with the scores of both.
     """
     first: dict[Term, Term] = {}
-    products = (n for n in nodes if n in active and n.op == "reduce" and n.attrs[0] == "sum" and len(n.dims) > 1)
+    sums = (n for n in nodes if n in active and n.op == "reduce" and n.attrs[0] == "sum" and len(n.dims) > 1)
+    products = (n for n in sums if not reduces(n.args[0]))
     known = ((n, first.setdefault(canonical_names(n), n)) for n in products)
     return {n: one for n, one in known if n is not one}
+
+
+def _is_pointwise(g: Term) -> bool:
+    """Whether a cotangent has products alone in it, and no sums over them, which are loops of their own."""
+    return not any(reduces(r.args[0]) for r in reduces(g))
 
 
 def _renamed(g: Term, node: Term, other: Term) -> Term:
