@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
 
@@ -63,10 +63,19 @@ def digest_of_code(sources: Sequence[str]) -> str:
 
 def _unread(tree: ast.Module) -> Iterable[tuple[int, int]]:
     """First and last lines of imports, docstrings and other strings that are statements."""
-    for node in ast.walk(tree):
+    for node in _statements(tree):
         match node:
             case ast.Import() | ast.ImportFrom() | ast.Expr(value=ast.Constant(value=str())):
                 yield node.lineno, node.end_lineno
+
+
+def _statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """Every statement, and the parts of statements that have some. Expressions have none, and are most of a tree."""
+    for block in ("body", "orelse", "finalbody", "handlers", "cases"):
+        inside = getattr(tree, block, ())
+        for node in inside if isinstance(inside, list) else ():
+            yield node
+            yield from _statements(node)
 
 
 def _without_comment(line: str) -> str:

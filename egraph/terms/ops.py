@@ -259,6 +259,8 @@ def make(op: str, args: tuple[Term, ...] = (), attrs: tuple = ()) -> Term:
     row = OPS.get(op)
     if row is None:
         raise TermError(f"unknown operation {op!r}")
+    if (known := Term.known(op, args, attrs)) is not None:
+        return known
     if row.arity is not None and len(args) != row.arity:
         raise TermError(f"{op} takes {row.arity} operands, got {len(args)}")
     dims = frozenset().union(*(a.dims for a in args))

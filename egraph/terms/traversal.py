@@ -59,7 +59,7 @@ def rename_dims(root: Term, mapping: dict[Dim, Dim]) -> Term:
 
     def change(node, args):
         attrs = tuple(mapping.get(a, a) if isinstance(a, Dim) else a for a in node.attrs)
-        return make(node.op, args, attrs)
+        return node if args == node.args and attrs == node.attrs else make(node.op, args, attrs)
 
     return rebuild(root, change)
 
@@ -87,7 +87,12 @@ def all_dims(root: Term) -> list[Dim]:
 
 def tensors(root: Term) -> list[Tensor]:
     """Every tensor that is loaded, in order of first occurrence."""
-    return list(dict.fromkeys(a for t in subterms(root) for a in t.attrs if isinstance(a, Tensor)))
+    return list(_tensors(root))
+
+
+@lru_cache(4096)
+def _tensors(root: Term) -> tuple[Tensor, ...]:
+    return tuple(dict.fromkeys(a for t in subterms(root) for a in t.attrs if isinstance(a, Tensor)))
 
 
 def every_reduction(terms: Iterable[Term]) -> list[Term]:

@@ -168,6 +168,7 @@ def two_sides(dims: list[frozenset[Dim]], summed: Dim) -> tuple[list[int], list[
     return left, [k for k in range(len(dims)) if k not in left]
 
 
+@lru_cache(4096)
 def product_sides(r: Term) -> tuple[frozenset[Dim], frozenset[Dim]]:
     """The dims of the two sides of the product that a sum adds; two empty sets for another reduction."""
     if r.attrs[0] not in ("sum", "rescaled"):

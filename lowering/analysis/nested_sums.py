@@ -150,6 +150,12 @@ def body_of(r: Term) -> Term:
 
 def reductions(terms: Iterable[Term]) -> list[Term]:
     """Every distinct reduction of the terms, inner ones first, without the sums that the loop of another one makes."""
+    return list(_reductions(tuple(terms)))
+
+
+@lru_cache(1024)
+def _reductions(terms: tuple[Term, ...]) -> tuple[Term, ...]:
+    """Memoised, because each plan that is tried asks it of every kernel, many times."""
     found = every_reduction(terms)
     inner: set[Term] = set()
     for r in found:
@@ -157,7 +163,7 @@ def reductions(terms: Iterable[Term]) -> list[Term]:
         for _ in dims_around(r):
             inner.add(body)
             body = body.args[0]
-    return [r for r in found if r not in inner]
+    return tuple(r for r in found if r not in inner)
 
 
 def with_loops_outermost(r: Term) -> Term:

@@ -7,6 +7,7 @@ less than what is read. Example: table[j - i] over 64 rows and 128 columns reads
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from math import prod
 
 from ...egraph.terms.affine import affine
@@ -24,8 +25,15 @@ def places_read(load: Term, extent: Extent) -> int:
 def _places(index: Term, size: int | str, extent: Extent) -> int:
     """Different values of an index along an axis."""
     each = prod(map(extent, index.dims))
-    coefficients, _ = affine(index)
-    if all(atom.op in ("iota", "size") for atom in coefficients):
-        steps = [(extent(atom.attrs[0]), c) for atom, c in coefficients.items() if atom.op == "iota"]
-        each = min(each, 1 + sum(abs(c) * (n - 1) for n, c in steps))
+    if (steps := _steps(index)) is not None:
+        each = min(each, 1 + sum(step * (extent(dim) - 1) for dim, step in steps))
     return min(each, size) if isinstance(size, int) else each
+
+
+@lru_cache(4096)
+def _steps(index: Term) -> tuple[tuple[Dim, int], ...] | None:
+    """Of an index that is a sum of coordinates: how far apart two neighbours of each are. None for another index."""
+    coefficients, _ = affine(index)
+    if not all(atom.op in ("iota", "size") for atom in coefficients):
+        return None
+    return tuple((atom.attrs[0], abs(c)) for atom, c in coefficients.items() if atom.op == "iota")

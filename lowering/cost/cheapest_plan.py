@@ -30,7 +30,7 @@ from ..planning.planner import normalised, plan_with, prepared
 from ..planning.planning_state import FIRST_GUESS, ChosenRows, PlanChoice, Planning, dims_of_results
 from ..planning.verify import WrongPlanning
 from .candidates import Candidate, candidates, in_order, stored_bytes
-from .estimated_plan import Estimator, PlanEstimates, nominal_sizes, takes_most_of
+from .estimated_plan import Estimator, PlanEstimates, nominal_sizes
 from .kernel_cost import UNITS
 from .plan_cost import KernelEstimate
 
@@ -146,7 +146,7 @@ class _Search:
             dims = dims_of_results(kernel.stores)
             for rows in sorted(dims - {kernel.rows}):
                 least = _multiplied_seconds(kernel, rows, launches, self._sizes[-1])
-                if not takes_most_of(least, found.to_beat[-1]):
+                if found.beaten_by(least):
                     others = (pair for pair in found.choice.rows if pair[0] != dims)
                     yield replace(found.choice, rows=(*others, (dims, rows)))
 
@@ -167,14 +167,11 @@ class _Search:
 
     def _could_pay(self, found: _Found, chosen: Sequence[Candidate]) -> bool:
         """Whether these candidates take little memory, and two launches that move each byte once could be faster."""
-        for sizes, seconds, needed, least in zip(
-            self._sizes, found.to_beat, found.needed, found.least(2), strict=True
-        ):
-            stored = sum(stored_bytes(candidate, sizes) for candidate in chosen)
-            more = 2 * stored / H200.memory_bytes
-            if stored > max(MAX_STORED_BYTES, needed) or takes_most_of(least + more, seconds):
-                return False
-        return True
+        stored = [sum(stored_bytes(candidate, sizes) for candidate in chosen) for sizes in self._sizes]
+        if any(taken > max(MAX_STORED_BYTES, needed) for taken, needed in zip(stored, found.needed, strict=True)):
+            return False
+        pairs = zip(found.least(2), stored, strict=True)
+        return found.beaten_by(*(least + 2 * taken / H200.memory_bytes for least, taken in pairs))
 
     def _planned(self, choice: PlanChoice) -> _Found | None:
         """The plan with these choices; None if it has none, does not read what it stores, or breaks an invariant.

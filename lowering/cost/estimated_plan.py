@@ -8,7 +8,8 @@ of linear attention, the one whose products are done in another order pays.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain
 from math import isfinite
 
@@ -21,7 +22,7 @@ from ..plan.records import Kernel, NotPlannable, Plan, Store
 from ..triton.kernel import emit
 from .joined_cost import JoinedKernels, joined_estimate, joined_kernels
 from .kernel_cost import TIMING
-from .plan_cost import KernelEstimate, plan_estimate, total_seconds
+from .plan_cost import KernelEstimate, kernel_estimates, total_seconds
 
 LEAST_GAIN = 1.15  # of an estimate over another one; the estimates' median error is 9 %
 OF_WHAT_HAS_NO_TEXT = 2.0  # another plan may take so many times the estimate of a plan that cannot be written
@@ -54,20 +55,21 @@ class PlanEstimates:
         """With each of the sizes, the bytes that each plan of these results moves at least."""
         return tuple(_moved_at_least(self.plan, chain.from_iterable(launches)) for launches in self.kernels)
 
-    @cached_property
-    def to_beat(self) -> tuple[float, ...]:
-        """The time that another plan has to stay below. If this one cannot be written, that is more than its own time,
-        and not any time: torch may run the program as it is written faster.
+    def beaten_by(self, *times: float) -> bool:
+        """Whether these times, with the last of the sizes, are shorter than this plan's by more than their error.
+
+        If this plan cannot be written, it is beaten by more than its own time, and not by any: torch may run the
+        program as it is written faster. Texts take long, so they are looked at only where they decide.
         """
-        return tuple((1 if self.has_texts else OF_WHAT_HAS_NO_TEXT) * seconds for seconds in self.seconds)
+        pairs = list(zip(times, self.seconds[-len(times) :], strict=True))
+        if all(time * LEAST_GAIN < seconds for time, seconds in pairs):
+            return True
+        return all(time * LEAST_GAIN < OF_WHAT_HAS_NO_TEXT * seconds for time, seconds in pairs) and not self.has_texts
 
     @cached_property
     def has_texts(self) -> bool:
         """Whether each kernel can be written. Example: a product of float32 with a batch inside of a tile cannot."""
-        try:
-            return all(emit(kernel, self.plan) for kernel in self.plan.kernels)
-        except NotPlannable:
-            return False
+        return all(map(_has_text, self.plan.kernels))
 
     def share_of(self, other: PlanEstimates) -> float:
         """Its time in times of the other's; with several sizes the worst of them."""
@@ -75,7 +77,7 @@ class PlanEstimates:
 
     def pays(self, other: PlanEstimates) -> bool:
         """Whether it takes less time than the other has to beat by more than the error of estimates."""
-        return all(mine * LEAST_GAIN < most for mine, most in zip(self.seconds, other.to_beat, strict=True))
+        return other.beaten_by(*self.seconds)
 
     def least(self, launches: int) -> list[float]:
         """Seconds of so many launches that move each byte of inputs and results once, with each of the sizes.
@@ -88,8 +90,7 @@ class PlanEstimates:
     def could_change(self) -> bool:
         """Whether another plan of about as many launches could be faster, and estimates could tell."""
         short = LAUNCHES_OF_SHORT_PLANS * TIMING.launch
-        pairs = zip(self.least(1), self.to_beat, strict=True)
-        return not any(takes_most_of(max(least, short), seconds) for least, seconds in pairs)
+        return self.beaten_by(*(max(least, short) for least in self.least(1)))
 
     @property
     def is_settled(self) -> bool:
@@ -98,30 +99,37 @@ class PlanEstimates:
 
 
 class Estimator:
-    """The estimates of plans with some sizes. Each kernel is looked at once, whichever plan has it."""
+    """The estimates of plans with some sizes."""
 
     def __init__(self, sizes: Sequence[Mapping[str, int]]):
         self._sizes = sizes
-        self._known: dict[Kernel, list[tuple[KernelEstimate, ...]]] = {}  # with each of the sizes
 
     def __call__(self, plan: Plan) -> PlanEstimates:
         """Raises NotPlannable, UnknownSize, TermError."""
         joined = joined_kernels(plan)
+        own = self._of(plan.kernels)
         if joined is None:
-            return PlanEstimates(plan, self._of(plan))
-        if joined.main not in self._known:
-            self._known[joined.main] = [(self._of_joined(joined, sizes),) for sizes in self._sizes]
-        return PlanEstimates(plan, self._of(plan), self._of(joined.plan), joined.needs_tiles)
+            return PlanEstimates(plan, own)
+        return PlanEstimates(plan, own, self._of(joined.plan.kernels, joined), joined.needs_tiles)
 
-    def _of_joined(self, joined: JoinedKernels, sizes: Mapping[str, int]) -> KernelEstimate:
-        return KernelEstimate(joined.main, joined.tiles, joined_estimate(joined, sizes), dict(sizes))
+    def _of(self, kernels: Sequence[Kernel], joined: JoinedKernels | None = None) -> tuple[Launches, ...]:
+        main = None if joined is None else joined.main
 
-    def _of(self, plan: Plan) -> tuple[Launches, ...]:
-        for kernel in (kernel for kernel in plan.kernels if kernel not in self._known):
-            alone = replace(plan, kernels=(kernel,))
-            self._known[kernel] = [plan_estimate(alone, sizes) for sizes in self._sizes]
-        found = [self._known[kernel] for kernel in plan.kernels]
-        return tuple(tuple(launches[n] for launches in found) for n in range(len(self._sizes)))
+        def of(kernel: Kernel, sizes: Mapping[str, int]) -> tuple[KernelEstimate, ...]:
+            if joined is None or kernel != main:
+                return kernel_estimates(kernel, sizes)
+            return (KernelEstimate(kernel, joined.tiles, joined_estimate(joined, sizes), dict(sizes)),)
+
+        return tuple(tuple(of(kernel, sizes) for kernel in kernels) for sizes in self._sizes)
+
+
+@lru_cache(1024)
+def _has_text(kernel: Kernel) -> bool:
+    """Whether a kernel can be written. Memoised, because the plans that are tried have most kernels in common."""
+    try:
+        return bool(emit(kernel, Plan((kernel,), kernel.inputs, ())))
+    except NotPlannable:
+        return False
 
 
 def another_form_could_pay(plan: Plan, stores: Sequence[Store]) -> bool:
@@ -147,11 +155,6 @@ def nominal_sizes(stores: Sequence[Store]) -> list[dict[str, int]]:
     dims = {d for store in stores for d in (*store.order, *all_dims(store.term))}
     names = sorted(set().union(*(symbols(d.size) for d in dims)))
     return [dict.fromkeys(names, n) for n in NOMINAL_SIZES] if names else [{}]
-
-
-def takes_most_of(least: float, seconds: float) -> bool:
-    """Whether a plan that takes at least so long could not pay."""
-    return least * LEAST_GAIN >= seconds
 
 
 def _moved_at_least(plan: Plan, launches: Iterable[KernelEstimate]) -> float:

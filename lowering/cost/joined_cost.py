@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil, prod
 
 from ...egraph.terms.sizes import resolve
@@ -61,8 +62,11 @@ class JoinedKernels:
         return node.op in SUMS_AND_PRODUCTS and all(map(self._is_polynomial, node.args))
 
 
+@lru_cache(256)
 def joined_kernels(plan: Plan) -> JoinedKernels | None:
-    """The plan with two kernels joined, as a launch would have it; None if it has none that can be."""
+    """The plan with two kernels joined, as a launch would have it; None if it has none that can be. Memoised, because a
+    gradient's plan is estimated when it is made, and again beside a plan of another form.
+    """
     for form in FORMS:
         found = joined_form(plan, *form)
         if not isinstance(found, str):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from math import ceil, inf, prod
 
 from ...egraph.terms.sizes import resolve
@@ -155,16 +154,11 @@ def _rereading(kernel: Kernel, loop: Loop, c: TritonConfig, found: Demand, devic
 
 def _residents(kernel: Kernel, c: HopperConfig, found: Demand) -> int:
     """Programs of a warp-specialised kernel on a multiprocessor; 0 if it does not fit. Known exactly where it binds."""
-    binding = _binding(kernel)
+    binding = bind(kernel)
     if isinstance(binding, str):
         return found.resident
     fits = shared_bytes_of(binding, binding.overlays, c) <= c.shared - H200.barrier_bytes // c.residents
     return c.residents if fits and c.terminates else 0
-
-
-@lru_cache(maxsize=256)
-def _binding(kernel: Kernel):
-    return bind(kernel)
 
 
 def _lack(kernel: Kernel, c: Config) -> str:
@@ -182,7 +176,7 @@ def _waiting(launch: ProgramTiles, moved: tuple[Traffic, ...], device: HopperGpu
 
 def _behind_the_loop(kernel: Kernel, c: Config, moved: tuple[Traffic, ...], device: HopperGpu) -> float:
     """Seconds that a warp-specialised kernel waits for what it reads and writes through pointers behind its loop."""
-    if not isinstance(c, HopperConfig) or isinstance(binding := _binding(kernel), str):
+    if not isinstance(c, HopperConfig) or isinstance(binding := bind(kernel), str):
         return 0.0
     exits = sent(binding)  # in half precision; through pointers these take little longer than through shared memory
     copied = {one.tensor.name for pair in entered(binding, exits, c.send) for one in pair}

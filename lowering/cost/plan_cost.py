@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from ...egraph.terms.sizes import UnknownSize, resolve
 from ...egraph.terms.term import TermError
 from ..gluon.launch import RATE_OF_TRITON, RefusedLaunch, fits, fitting
 from ..hopper.config import HopperConfig
-from ..hopper.split_states import with_split_states
+from ..hopper.split_states import parts_by_states
 from ..hopper.stored_values import bind_as_run
 from ..launch.split_loops import enough_programs, split_kernel, wanted_chunks
 from ..plan.device import H200, HopperGpu
-from ..plan.kernel_config import TritonConfig
 from ..plan.records import Kernel, NotPlannable, Plan
 from ..schedule.kernel_time import Config, Sizes
 from ..triton.default_config import cut_to_sizes, default_for, of_few_rows, widest
@@ -41,11 +41,27 @@ def plan_estimate(
     """What each launch of a plan takes. hopper: kernels that have the warp-specialised form run in it. kept: as in
     `estimate`. Raises NotPlannable and UnknownSize.
     """
-    sizes = dict(sizes or {})
+    return tuple(one for k in plan.kernels for one in kernel_estimates(k, sizes or {}, device, kept, hopper))
+
+
+def kernel_estimates(
+    kernel: Kernel, sizes: Sizes, device: HopperGpu = H200, kept: float = 1.0, hopper: bool = True
+) -> tuple[KernelEstimate, ...]:
+    """What each launch of a kernel takes. Arguments and errors as for `plan_estimate`."""
+    return _kernel_estimates(kernel, tuple(sizes.items()), device, kept, hopper)
+
+
+@lru_cache(1024)
+def _kernel_estimates(
+    kernel: Kernel, sizes: tuple[tuple[str, int], ...], device: HopperGpu, kept: float, hopper: bool
+) -> tuple[KernelEstimate, ...]:
+    """Memoised, because the plans that are tried, and the two forms that are compared, have most kernels in common."""
     found = []
-    for kernel in (with_split_states(plan, fits) if hopper else plan).kernels:
-        for one, config, known in scheduled(kernel, sizes, device, hopper):
-            found.append(KernelEstimate(one, config, estimate(one, config, known, device, kept), known))
+    for part in parts_by_states(kernel, fits) if hopper else [kernel]:
+        for one, configs, known in scheduled(part, dict(sizes), device, hopper):
+            tried = (KernelEstimate(one, c, estimate(one, c, known, device, kept), known) for c in configs)
+            first = next(tried)
+            found.append(first if not first.estimate.why else next((t for t in tried if not t.estimate.why), first))
     return tuple(found)
 
 
@@ -83,8 +99,11 @@ def seconds(plan: Plan, sizes: Sizes | None = None, device: HopperGpu = H200) ->
     return None if any(one.estimate.why for one in found) else sum(one.estimate.seconds for one in found)
 
 
-def scheduled(kernel: Kernel, sizes: dict, device: HopperGpu, hopper: bool) -> Iterable[tuple[Kernel, Config, dict]]:
-    """The launches of a kernel with their schedules, and the sizes with the number of parts of its loops."""
+def scheduled(
+    kernel: Kernel, sizes: dict, device: HopperGpu, hopper: bool
+) -> Iterable[tuple[Kernel, tuple[Config, ...], dict]]:
+    """The launches of a kernel with the schedules that each tries in turn, and the sizes with the number of parts of
+    its loops."""
     rows = resolve(kernel.rows.size, sizes) if kernel.rows is not None else 0
     plain = cut_to_sizes(default_for(kernel, ARCHITECTURE, rows), kernel, sizes)
     hopper_config = _hopper_config(kernel, sizes, device) if hopper else None
@@ -93,17 +112,11 @@ def scheduled(kernel: Kernel, sizes: dict, device: HopperGpu, hopper: bool) -> I
     count = wanted_chunks(kernel, plain, sizes, device.multiprocessors, busy)
     parts = split_kernel(kernel) if count > 1 else None
     if parts is None:
-        return [(kernel, hopper_config or _fitting(kernel, plain, sizes, device), sizes)]
+        return [(kernel, (hopper_config,) if hopper_config else (plain, *plain.smaller()), sizes)]
     known = {**sizes, str(parts.chunk.size): count}
     merging = replace(of_few_rows(*widest(parts.last)), stages=1)
     first = hopper_config if hopper_config is not None and wide else plain
-    return [(parts.first, first, known), (parts.last, cut_to_sizes(merging, parts.last, known), known)]
-
-
-def _fitting(kernel: Kernel, config: TritonConfig, sizes: dict, device: HopperGpu) -> TritonConfig:
-    """The configuration, or the next smaller one that fits, as a launch tries them."""
-    tried = (config, *config.smaller())
-    return next((one for one in tried if not estimate(kernel, one, sizes, device).why), config)
+    return [(parts.first, (first,), known), (parts.last, (cut_to_sizes(merging, parts.last, known),), known)]
 
 
 def _hopper_config(kernel: Kernel, sizes: dict, device: HopperGpu) -> HopperConfig | None:

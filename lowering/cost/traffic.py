@@ -13,6 +13,7 @@ from math import ceil, prod
 
 import torch
 
+from ...egraph.forks import cached_property
 from ...egraph.terms.sizes import resolve
 from ...egraph.terms.term import Dim, Tensor, Term
 from ..analysis.read_places import places_read
@@ -41,13 +42,21 @@ class ProgramTiles:
 
     def extent(self, dim: Dim) -> int:
         """Places of a dim that a program has at a time."""
-        if dim in self.kernel.grid or dim in self.kernel.around:
+        if dim in self._single:
             return 1
         size = resolve(dim.size, self.sizes)
         if dim == self.kernel.rows:
             return min(self.rows, size)
-        tiled = {*self.kernel.columns, *(loop.dim for loop in self.kernel.loops)}
-        return min(self.columns, size) if dim in tiled else size
+        return min(self.columns, size) if dim in self._columns else size
+
+    @cached_property
+    def _single(self) -> set[Dim]:
+        """Dims of which a program has one place at a time."""
+        return {*self.kernel.grid, *self.kernel.around}
+
+    @cached_property
+    def _columns(self) -> set[Dim]:
+        return {*self.kernel.columns, *(loop.dim for loop in self.kernel.loops)}
 
     def length(self, dim: Dim) -> int:
         """All places of a dim."""

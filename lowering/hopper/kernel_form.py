@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import chain
 from typing import Protocol
 
@@ -216,8 +217,9 @@ class Binding:
         return self.wide is not None and _exceeds_registers(self.wide)
 
 
+@lru_cache(256)
 def bind(kernel: Kernel) -> Binding | str:
-    """The kernel's parts, or the reason why it has no such form."""
+    """The kernel's parts, or the reason why it has no such form. Memoised, because estimates and launches ask often."""
     try:
         return _bind(kernel)
     except NotPlannable as reason:

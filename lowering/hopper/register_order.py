@@ -6,11 +6,14 @@ Invariant: the order moves columns within groups of 16 only, and `column_at` und
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from ...egraph.terms.term import Term
 
 GROUP = 16  # columns that the order moves among themselves
 
 
+@lru_cache(1024)
 def register_place(column: Term) -> Term:
     """Where column 8h + 2q + l of 16 stands in a matrix of e4m3 values: at 4q + 2h + l.
 

@@ -22,11 +22,12 @@ def with_split_states(plan: Plan, fits: Callable[[Binding], bool]) -> Plan:
 
     fits: whether a warpgroup holds the accumulators of a kernel.
     """
-    kernels = tuple(part for kernel in plan.kernels for part in _parts(kernel, fits))
+    kernels = tuple(part for kernel in plan.kernels for part in parts_by_states(kernel, fits))
     return plan if kernels == plan.kernels else replace(plan, kernels=kernels)
 
 
-def _parts(kernel: Kernel, fits: Callable[[Binding], bool]) -> list[Kernel]:
+def parts_by_states(kernel: Kernel, fits: Callable[[Binding], bool]) -> list[Kernel]:
+    """The kernels that a kernel is split into; itself where there is no split."""
     binding = bind(kernel)
     if isinstance(binding, str) or fits(binding) or len(binding.steps) < 2:
         return [kernel]
@@ -34,7 +35,7 @@ def _parts(kernel: Kernel, fits: Callable[[Binding], bool]) -> list[Kernel]:
     bound = [b for b in map(bind, halves) if isinstance(b, Binding)]
     if not halves or len(bound) < len(halves) or not fits(bound[0]):
         return [kernel]
-    rest = _parts(halves[1], fits)
+    rest = parts_by_states(halves[1], fits)
     return [halves[0], *rest] if len(rest) > 1 or fits(bound[1]) else [kernel]
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import lru_cache, reduce
 from itertools import permutations, product
 from math import prod
 from operator import add
@@ -48,11 +48,10 @@ def join(plan: Plan, with_pairs: bool = False, with_diagonals: bool = False) -> 
     """
     parts = [tuple(_with_pairs_apart(kernel)) for kernel in plan.kernels]
     plan = replace(plan, kernels=tuple(kernel for found in parts for kernel in found))
-    pairs = permutations(plan.kernels, 2)
-    matching = [pair for pair in pairs if _mirror(*pair) is not None and _independent(plan, *pair)]
-    if not matching:
+    pair = _matching(plan)
+    if pair is None:
         return None
-    kept, turned = max(matching, key=lambda pair: len(pair[0].loops[0].accumulators))
+    kept, turned = pair
     if not with_pairs:
         return _joined(plan, kept, turned)
     others = {own: tuple(kernels) for own, *kernels in parts}
@@ -60,6 +59,14 @@ def join(plan: Plan, with_pairs: bool = False, with_diagonals: bool = False) -> 
     stores = [kernel.stores[0] for kernels in written for kernel in kernels]
     missing = not any(store.places for store in stores) if with_diagonals else not stores
     return None if missing else _joined(plan, kept, turned, written)
+
+
+@lru_cache(256)
+def _matching(plan: Plan) -> tuple[Kernel, Kernel] | None:
+    """The kernels that can be joined. Memoised, because a launch tries several forms of them."""
+    pairs = permutations(plan.kernels, 2)
+    matching = [pair for pair in pairs if _mirror(*pair) is not None and _independent(plan, *pair)]
+    return max(matching, key=lambda pair: len(pair[0].loops[0].accumulators), default=None)
 
 
 def _chosen(kernels: Iterable[Kernel], with_diagonals: bool) -> tuple[Kernel, ...]:
@@ -322,6 +329,7 @@ def _read(term: Term, stored: dict[Term, Term]) -> Term:
     return replace_from_above(term, {t: read for t, read in stored.items() if t.op not in ("load", "const")})
 
 
+@lru_cache(1024)
 def _comparable(term: Term) -> Term:
     """The term with the dims that its inner sums bind named by what they are axes of: equal sums are one term then."""
 

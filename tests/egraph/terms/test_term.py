@@ -1,7 +1,11 @@
 """Terms: interning, dims and dtypes, meaning against numpy, affine forms against brute force, printing."""
 
+import copy
+import dataclasses
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from math import inf, nan
+from threading import Barrier
 
 import numpy as np
 import pytest
@@ -68,6 +72,32 @@ def test_literals_of_different_meaning_are_different_terms(one, other):
 
 def test_nan_is_one_literal():
     assert const(nan) is const(nan)
+
+
+@pytest.mark.parametrize("make_one", [lambda: Dim("once", 7), lambda: Tensor("once", "float32", (7,))])
+def test_equal_dims_and_tensors_are_one_object(make_one):
+    one = make_one()
+    assert make_one() is one and copy.deepcopy(one) is one and pickle.loads(pickle.dumps(one)) is one
+    assert dataclasses.replace(one, name="once") is one and dataclasses.replace(one, name="other") is not one
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        one.name = "other"
+
+
+def test_dims_are_ordered_by_name_and_size():
+    assert sorted([Dim("j", 3), Dim("i", 4), Dim("i", 2)]) == [Dim("i", 2), Dim("i", 4), Dim("j", 3)]
+    assert max(Dim("i", 4), Dim("j", 3)) is Dim("j", 3) and Dim("i", 4) != Dim("i", "n")
+
+
+def test_threads_that_make_equal_terms_get_one_object():
+    with ThreadPoolExecutor(8) as pool:
+        for number in range(200):
+            start = Barrier(8)
+
+            def made(_, number=number, start=start):
+                start.wait()
+                return iota(Dim(f"thread{number}", number))
+
+            assert len({id(x) for x in list(pool.map(made, range(8)))}) == 1
 
 
 @given(float_terms)

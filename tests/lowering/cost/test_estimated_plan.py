@@ -1,12 +1,13 @@
 """Estimates of whole plans: what is faster by more than their error, and where nothing else is tried."""
 
+from dataclasses import replace
 from math import inf
 
 import pytest
 
 from onepass.egraph.terms.ops import iota, load, sum_over
 from onepass.egraph.terms.term import Dim, Tensor
-from onepass.lowering.cost import estimated_plan
+from onepass.lowering.cost import estimated_plan, plan_cost
 from onepass.lowering.cost.estimated_plan import Estimator, another_form_could_pay, nominal_sizes, takes_less_time
 from onepass.lowering.plan.records import Store
 from onepass.lowering.planning.planner import plan_stores
@@ -50,9 +51,20 @@ def test_joined_kernels_that_need_their_tiles_are_settled():
 def test_a_plan_that_cannot_be_written_gives_way_to_one_of_twice_its_time(monkeypatch):
     pairs = in_order(False, 4096)
     found = Estimator([{}])(plan_stores(pairs))
-    assert found.to_beat == found.seconds
+    (own,) = found.seconds
+    assert found.beaten_by(own / 1.2) and not found.beaten_by(own)
     monkeypatch.setattr(estimated_plan.PlanEstimates, "has_texts", False)
-    assert Estimator([{}])(plan_stores(pairs)).to_beat == (2 * found.seconds[0],)
+    found = Estimator([{}])(plan_stores(pairs))
+    assert found.beaten_by(own) and found.beaten_by(2 * own / 1.2) and not found.beaten_by(2 * own)
+
+
+def test_texts_are_written_only_where_they_decide(monkeypatch):
+    written = []
+    monkeypatch.setattr(estimated_plan, "_has_text", lambda kernel: bool(written.append(kernel.name)) or True)
+    found = Estimator([{}])(plan_stores(in_order(False, 4096)))
+    (own,) = found.seconds
+    assert found.beaten_by(own / 2) and not found.beaten_by(3 * own) and not written
+    assert not found.beaten_by(own) and written
 
 
 def test_symbols_have_several_sizes_and_all_count():
@@ -64,10 +76,13 @@ def test_symbols_have_several_sizes_and_all_count():
 
 
 def test_each_kernel_is_estimated_once(monkeypatch):
-    plan, estimator = plan_stores(in_order(True, 4096)), Estimator([{}])
-    first = estimator(plan)
-    monkeypatch.setattr(estimated_plan, "plan_estimate", None)
-    assert estimator(plan).seconds == first.seconds
+    plan = plan_stores(in_order(True, 4096))
+    first = Estimator([{}])(plan)
+    monkeypatch.setattr(plan_cost, "estimate", None)
+    again = Estimator([{}])(replace(plan, notes=("the same kernels",)))
+    assert again.seconds == first.seconds
+    with pytest.raises(TypeError):
+        Estimator([{}])(plan_stores(in_order(True, 2048)))
 
 
 def test_sizes_that_nobody_knows_decide_nothing():
