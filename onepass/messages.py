@@ -448,7 +448,8 @@ ONE_PRODUCT_IN_TRAINING = Message(
     "OP604",
     "training",
     "one product of which only reductions are read, and its gradients are needed: a plan would compute the product "
-    "again in each of its kernels, so Inductor compiles its forward and its backward",
+    "again in each of its kernels, so Inductor compiles its forward and its backward; on a GPU, plans are tried where "
+    "estimates allow it",
     'options={"inner": "eager"} fuses it',
 )
 GRAPH_BREAK = Message(

@@ -42,7 +42,7 @@ Peeled = tuple[tuple[Term, ...], Term | None, Term]  # conjuncts of the guard, s
 
 
 def name_axes_alike(planning: Planning) -> Planning:
-    """A pass: a part whose loop is another store's with other names of axes gets these names, so that both may share it.
+    """A pass: a part whose loop is another store's with other names of axes gets these names: both may share it then.
 
     Example: a loss sums over its rows j the logarithm that is stored for a backward as well. The part that it sums is
     stored for rows of another name, since j is an axis of what is saved.

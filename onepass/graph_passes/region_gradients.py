@@ -24,8 +24,8 @@ from ..graph.op_kinds import name_of
 from ..regions.region import Region
 from ..report.records import RECOMPUTES, RegionReport
 from ..training.plans import training
-from ..training.step_estimates import may_beat_inductor
 from ..training.report import backward_line, forward_mode_line, gradients_report, tangents_report
+from ..training.step_estimates import may_beat_inductor
 from ..training.tangent_plans import tangent_plan
 
 SHARE_OF_MEMORY = 8  # one region's values, kept for the backward by the compiler around, may take 1/8 of the memory

@@ -198,8 +198,9 @@ class Replacement:
         """Raises Refusal for a region of one product on a CPU whose gradients are needed, where Inductor compiles both.
         """
         leaves = region.one_product and region.refusal is None and self.rewriting.options.inner == "inductor"
-        on_cpu = not value_of_node(region.outputs[0]).is_cuda
-        if leaves and on_cpu and any(gradients_needed(region, self._records)):
+        values = map(value_of_node, region.inputs)
+        on_gpu = any(isinstance(value, torch.Tensor) and value.is_cuda for value in values)
+        if leaves and not on_gpu and any(gradients_needed(region, self._records)):
             raise Refusal(messages.ONE_PRODUCT_IN_TRAINING, where_of(region.anchor))
 
     def _leave_to_faster_calls(self, region: Region, answer: Fused) -> None:

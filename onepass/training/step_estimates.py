@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from ..compiler.traffic import least_bytes, product_flops
 from ..egraph.terms.sizes import UnknownSize
 from ..graph.program import Program
-from ..lowering.plan.device import H200
 from ..lowering.executors import triton_missing
+from ..lowering.plan.device import H200
 from .plans import Training
 
 MAX_TIMES = 1.55  # of Inductor's estimated time, that a plan's may take to be tried: estimates are off by some tenths

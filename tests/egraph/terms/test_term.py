@@ -407,3 +407,9 @@ def test_the_order_of_numbers_of_float32():
     assert (np.diff(places)[np.diff(numbers) > 0] > 0).all() and order_of(-0.0) == order_of(0.0) == 0
     assert (order_of([np.nan, -np.nan]) == LAST_PLACE).all() and places[-1] < LAST_PLACE and places[0] > -LAST_PLACE - 1
     assert (order_of(np.nextafter(numbers[1:-1], np.float32(np.inf))) - places[1:-1] <= 1).all()
+
+
+@pytest.mark.parametrize(("offset", "truth"), [(100, False), (-8, False), (-7, None), (0, None)])
+def test_an_equality_beyond_the_bounds_of_a_place_is_false(offset, truth):
+    found = compare("eq", iota(Dim("j", 8)) + const(offset), const(0))
+    assert found is const(truth) if truth is not None else found.op == "eq"
