@@ -87,7 +87,8 @@ class JoinedConsumer:
         writer.open(self.loop.dim, start, ragged=True)
         writer.demands = False  # the forward has read the same indices, and would have stopped
         lines = writer.inner.lines
-        lines += ["slot = (done + t) & 1", "other = slot ^ 1", "mbarrier.wait(full.index(slot), (done + t) >> 1 & 1)"]
+        lines += ["slot = (done + t) & 1", "other = slot ^ 1"]
+        lines += ["mbarrier.wait(full.index(slot), (done + t) >> 1 & 1)"] if self.memory.late else []
         begins = {start.vector for start in binding.starts.values()}
         self._read_vectors(v for v in self.memory.vectors if v.load in begins)
         for product in binding.late:

@@ -208,7 +208,7 @@ from onepass.lowering.joined.diagonal_adds import add_diagonals
         rows += self._copy(writer, "held_ahead.index(0)", memory.held[:held], "0")
         rows += self._copy(writer, "held_late.index(0)", memory.held[held:], "0")
         body += ["if t == 0:", *(f"    {line}" for line in rows)]
-        body += self._copy(writer, "full.index(slot)", (*memory.ring[ring:], *memory.overlays, *memory.vectors), "slot")
+        body += self._copy(writer, "full.index(slot)", memory.late, "slot")
         body = [*walk.at("t"), f"start = tile * {self.config.loop_tile}", *writer.close_around(), *body]
         lines = [*writer.outer.lines, f"count = {walk.count}", "for t in range(0, count):"]
         return self._items([*lines, *(f"    {line}" for line in body), "done += count"])

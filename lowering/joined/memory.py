@@ -64,6 +64,12 @@ class Memory:
         return next(t for t in (*self.held, *self.ring) if tile_key(t.operand) is tile_key(operand))
 
     @property
+    def late(self) -> tuple[CopiedTile | Vector, ...]:
+        """What of each tile of the loop comes behind what the products ahead read. It may be nothing: a gradient of a
+        loss weighs the same columns that its scores are of."""
+        return (*self.ring[self.first[1] :], *self.overlays, *self.vectors)
+
+    @property
     def names(self) -> list[str]:
         """The names of all buffers."""
         tiles = [tile.buffer for tile in (*self.held, *self.ring, *self.overlays)]

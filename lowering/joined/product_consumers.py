@@ -36,16 +36,17 @@ class Piece:
 class ProductConsumer(JoinedConsumer):
     """Writes the lines of a consumer that has some of the products.
 
-    number: of the warpgroup. ready: the barrier of the tiles that its products read of the loop. own: its products.
+    number: of the warpgroup. ready: the barriers of the tiles that its products read of the loop. own: its products.
     mine: its sums over the loop. parts: what of weights the first one gives to the second, by the weights' numbers.
     """
 
     number: ClassVar[int]
-    ready: ClassVar[str]
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self.own = (self.binding.ahead, self.binding.late)[self.number]
+        tiles = (self.memory.tile(product.columns) for product in self.own)
+        self.ready = tuple(sorted({"full" if tile in self.memory.late else "ahead_full" for tile in tiles}))
         self.mine = early_and_late(self.binding)[self.number]
         self.sums = {s: name for s, name in self.sums.items() if s in self.mine}
         self.parts = early_parts(self.binding)
@@ -69,7 +70,7 @@ class ProductConsumer(JoinedConsumer):
         wait = "mbarrier.wait({}.index({}), {} & 1)".format
         head = [f"count = {walk.count}", "previous = 0", *self._zeros(), wait("held_ahead", 0, "position")]
         head += [wait("held_late", 0, "position")] if len(self.memory.held) > self.memory.first[0] else []
-        head += [wait(self.ready, "done & 1", "done >> 1"), *self._issue("done & 1", fresh=True)]
+        head += [*(wait(one, "done & 1", "done >> 1") for one in self.ready), *self._issue("done & 1", fresh=True)]
         head += [wait_for(0, [self.products[p] for p in self.own])]
         body = ["for t in range(0, count):", *(f"    {line}" for line in self._step(walk)), *self._last()]
         body += self._finished()
@@ -82,7 +83,8 @@ class ProductConsumer(JoinedConsumer):
         writer.demands = False  # the forward has read the same indices, and would have stopped
         lines = writer.inner.lines
         lines += ["slot = (done + t) & 1", "other = slot ^ 1", "more = t + 1 < count"]
-        lines += [f"mbarrier.wait({barrier}.index(slot), (done + t) >> 1 & 1)" for barrier in ("ahead_full", "full")]
+        barriers = ("ahead_full", "full") if self.memory.late else ("ahead_full",)
+        lines += [f"mbarrier.wait({barrier}.index(slot), (done + t) >> 1 & 1)" for barrier in barriers]
         self._read_vectors(self.memory.vectors)
         self._read_overlays()
         self._exchange()
@@ -96,7 +98,7 @@ class ProductConsumer(JoinedConsumer):
         for piece, following in pairwise(self.pieces):
             lines += [self._piece(following, "other"), wait_for(1, [piece.name])]
             lines += ["if t > 0:", *(f"    {line}" for line in _up_to(adding, self._added(piece)))]
-        lines.append(f"mbarrier.wait({self.ready}.index(other), (done + t + 1) >> 1 & 1, pred=more)")
+        lines += [f"mbarrier.wait({one}.index(other), (done + t + 1) >> 1 & 1, pred=more)" for one in self.ready]
         lines += self._issue("other")
         for piece in self.pieces[-1:]:
             lines += [wait_for(len(self.own), [piece.name]), *self._weights_were_read("other")]
@@ -167,7 +169,7 @@ def _up_to(lines: list[str], line: str) -> list[str]:
 class GivingConsumer(ProductConsumer):
     """The consumer with the products ahead."""
 
-    number, ready = 0, "ahead_full"
+    number = 0
 
     def _exchange(self) -> None:
         lines = self.writer.inner.lines
@@ -189,7 +191,7 @@ class GivingConsumer(ProductConsumer):
 class TakingConsumer(ProductConsumer):
     """The consumer with the late products."""
 
-    number, ready = 1, "full"
+    number = 1
 
     def _exchange(self) -> None:
         writer, tile = self.writer, (self.rows, self.loop.dim)
