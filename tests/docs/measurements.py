@@ -475,6 +475,16 @@ def products_of_bytes() -> str:
     return table(["program", 'onepass, `weights="e4m3"`', *others], lines) + "\n" + provenance(file)
 
 
+def int8_of_heads() -> str:
+    file, names = "int8_of_heads_h200.csv", (OURS, "plain triton", "bfloat16", "sdpa")
+    lines = [
+        [" x ".join(map(str, sizes(shape))), *(figure(case[n]["milliseconds"]) for n in names)]
+        for (shape,), case in cases(file, "shape").items()
+    ]
+    others = ("plain Triton", "the same in bfloat16", "SDPA of torch.compile, on bfloat16")
+    return table(["shape", OURS, *others], lines) + "\n" + provenance(file)
+
+
 def _gain(case: Case) -> float | None:
     """How many times as long the same program takes with tensors in bfloat16."""
     return over(case, "bfloat16", "milliseconds")
@@ -500,8 +510,8 @@ TABLES: dict[str, Callable[[], str]] = {
     made.__name__: made
     for made in (
         *(peers, backward, flex_backward, learned, training_step, forward_mode, first_step, over_flex, beyond),
-        *(programs, one_product, products_of_bytes, paged, unlike_lengths, serving, decoding_step, stored_parts),
-        *(vectors_of_pairs, models, cpu),
+        *(programs, one_product, products_of_bytes, int8_of_heads, paged, unlike_lengths, serving, decoding_step),
+        *(stored_parts, vectors_of_pairs, models, cpu),
     )
 }
 
