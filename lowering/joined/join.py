@@ -51,7 +51,7 @@ def join(plan: Plan, with_pairs: bool = False, with_diagonals: bool = False) -> 
     pair = _matching(plan)
     if pair is None:
         return None
-    kept, turned = pair
+    kept, turned = (plan.kernels[number] for number in pair)
     if not with_pairs:
         return _joined(plan, kept, turned)
     others = {own: tuple(kernels) for own, *kernels in parts}
@@ -62,11 +62,12 @@ def join(plan: Plan, with_pairs: bool = False, with_diagonals: bool = False) -> 
 
 
 @lru_cache(256)
-def _matching(plan: Plan) -> tuple[Kernel, Kernel] | None:
-    """The kernels that can be joined. Memoised, because a launch tries several forms of them."""
-    pairs = permutations(plan.kernels, 2)
-    matching = [pair for pair in pairs if _mirror(*pair) is not None and _independent(plan, *pair)]
-    return max(matching, key=lambda pair: len(pair[0].loops[0].accumulators), default=None)
+def _matching(plan: Plan) -> tuple[int, int] | None:
+    """The numbers of the kernels that can be joined. Memoised, because a launch tries several forms of them."""
+    kernels = dict(enumerate(plan.kernels))
+    pairs = [(m, n) for m, n in permutations(kernels, 2) if _mirror(kernels[m], kernels[n]) is not None]
+    matching = [pair for pair in pairs if _independent(plan, *(kernels[n] for n in pair))]
+    return max(matching, key=lambda pair: len(kernels[pair[0]].loops[0].accumulators), default=None)
 
 
 def _chosen(kernels: Iterable[Kernel], with_diagonals: bool) -> tuple[Kernel, ...]:
