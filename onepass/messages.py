@@ -405,11 +405,11 @@ PROBABILITIES_AS_LABELS = Message(
     "{call}: is supported for labels that are integers, of scores that are floats",
     "write it as -(probabilities * scores.log_softmax(-1)).sum(-1)",
 )
-POSITIONS_READ = Message(
+POSITIONS_WRITTEN = Message(
     "OP440",
     "operation",
-    "a position of an extremum is read inside of the region",
-    "let the position be a result as it is: it is then found in one pass, and what reads it stands behind the region",
+    "{call}: is supported with one position for each row, which is that of an extremum",
+    "make the mask by comparing, (positions.unsqueeze(-1) == torch.arange(n)).any(-2), or outside of the region",
 )
 
 # Planning and gradients -----------------------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ class Trait(Flag):
     # Products.
     PRODUCT = auto()  # of two operands, and nothing is added: einsum
     MATRIX_PRODUCT = auto()  # of the last two axes of each operand: bmm
+    OF_PAIRS = auto()  # a number for each row of one operand and each row of the other: cdist
     ANY_RANK = auto()  # a product of operands of any rank: linear
     ADDS = auto()  # adds its first operand to a product: addmm
     CONVOLUTION = auto()
@@ -60,6 +61,7 @@ class Trait(Flag):
     # Others.
     LIKE_ANOTHER = auto()  # expand_as: of the second tensor no value is read
     GATHERS = auto()  # reads at positions that other tensors give: index
+    AT_POSITIONS = auto()  # a choice for each element where each row has the position of an extremum, else a border
     CUMULATIVE = auto()  # of numbers that the graph makes itself: numbers again; of anything else a border
     CHOOSES = auto()  # elements of a row, by their order: topk
     ORDINARY = auto()  # also between products of networks without attention: nothing is reported of it
@@ -94,7 +96,8 @@ ATEN: tuple[AtenOperation, ...] = (
     *_rows("contraction", "_int_mm _scaled_mm", Trait.MATRIX_PRODUCT | Trait.QUANTISED),
     _row("contraction", "baddbmm", Trait.MATRIX_PRODUCT | Trait.ADDS),
     _row("contraction", "einsum", Trait.PRODUCT | Trait.ANY_RANK),
-    *_rows("contraction", "mv cdist inner linalg_vecdot tensordot"),
+    *_rows("contraction", "mv inner linalg_vecdot tensordot"),
+    _row("contraction", "cdist", Trait.OF_PAIRS),
     _row("attention", "scaled_dot_product_attention"),
     # Reductions. softmin is a softmax of -x.
     _row(
@@ -159,6 +162,7 @@ ATEN: tuple[AtenOperation, ...] = (
     *_rows("pointwise", "logical_not logical_and logical_or logical_xor"),
     *_rows("pointwise", "where masked_fill clamp clip clamp_min clamp_max nan_to_num tril triu"),
     _row("pointwise", "dropout", Trait.MAY_ALIAS),
+    *_rows("pointwise", "one_hot scatter", Trait.AT_POSITIONS),
     _row("cast", "to _to_copy type float half bfloat16 double long int bool cpu cuda"),
     _row("cast", "type_as", Trait.LIKE_ANOTHER),
     _row("cast", "convert_element_type"),
@@ -351,7 +355,37 @@ def kind_of(node: fx.Node) -> str:
         return "other"
     if name in ("max", "min") and _has_nodes([*node.args[1:2], node.kwargs.get("other")]):
         return "pointwise"  # the larger of two tensors
-    return kind
+    return "other" if Trait.AT_POSITIONS in operation_named(name).traits and not _is_at_extrema(node) else kind
+
+
+def _is_at_extrema(node: fx.Node) -> bool:
+    """Whether a call gives each row one position, that of an extremum: it is within bounds, and no other is written.
+
+    Examples: one_hot(p.argmax(-1), n), and zeros.scatter(-1, p.max(-1, keepdim=True).indices, 1.0).
+    """
+    if "one_hot" in name_of(node):
+        positions, count = _given(node, 0, "self", "tensor", "input"), _given(node, 1, "num_classes")
+        return _is_of_extrema(positions) and count is not None and not (isinstance(count, int) and count < 1)
+    target, dim, positions = (_given(node, *one) for one in ((0, "self", "input"), (1, "dim"), (2, "index")))
+    sizes = [_texts_of_sizes(x) for x in (target, positions)]
+    if "reduce" in node.kwargs or not isinstance(dim, int) or not all(sizes) or len({*map(len, sizes)}) > 1:
+        return False
+    sizes[0][dim] = "1"
+    return sizes[0] == sizes[1] and _is_of_extrema(positions)
+
+
+def _texts_of_sizes(node: object) -> list[str]:
+    """A tensor's sizes as text, so that to compare symbols adds no guard; empty for anything else."""
+    value = node.meta.get("val", node.meta.get("example_value")) if isinstance(node, fx.Node) else None
+    return [str(n) for n in value.shape] if isinstance(value, torch.Tensor) else []
+
+
+def _is_of_extrema(node: object) -> bool:
+    """Whether a node gives positions of extrema, or is a view of them."""
+    while isinstance(node, fx.Node) and not gives_positions(node):
+        keeps = kind_of(node) == "view" and node.all_input_nodes
+        node = node.all_input_nodes[0] if keeps else None
+    return isinstance(node, fx.Node)
 
 
 def _has_nodes(value) -> bool:

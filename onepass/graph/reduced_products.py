@@ -60,9 +60,8 @@ def reduced_product(product: fx.Node, kind: Kinds, elements: Callable[[fx.Node],
 
 
 def _is_matrix_product(node: fx.Node) -> bool:
-    return has_trait(node, Trait.MATRIX_PRODUCT | Trait.TAKES_BIAS | Trait.PRODUCT) and not has_trait(
-        node, Trait.CONVOLUTION
-    )
+    products = Trait.MATRIX_PRODUCT | Trait.TAKES_BIAS | Trait.PRODUCT | Trait.OF_PAIRS
+    return has_trait(node, products) and not has_trait(node, Trait.CONVOLUTION)
 
 
 def _behind(product: fx.Node) -> Iterable[fx.Node]:

@@ -21,7 +21,7 @@ from ..graph.op_kinds import Trait, changes_in_place, gives_positions, has_trait
 from ..graph.random_calls import draws
 from ..graph.survey import Nodes, Survey, bodies, reduced, shape, survey
 from .copies import with_cheap_inputs
-from .grow import Growth, grow, records_gradient, without_cycles
+from .grow import Growth, grow, records_gradient, with_positions, without_cycles
 from .missed import interruption, missed_fusion, written_out_sums
 from .refusals import outputs_refusal, refusal_to_move, refused_at
 from .region import Region
@@ -120,7 +120,7 @@ def _draft_nodes(sink: fx.Node, s: Survey, with_reduction: bool) -> set[fx.Node]
     operands = [n for n in sink.all_input_nodes if behind_contractions[n]]
     if not operands or (not with_reduction and _looks_like_layers(sink, operands, s)):
         return set()
-    return without_cycles(_between(sink, operands, s), sink, s)
+    return without_cycles(with_positions(_between(sink, operands, s), s), sink, s)
 
 
 def _drafts_of_one(sinks: list[fx.Node], s: Survey, claimed: Nodes) -> Iterator[_Draft]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from torch import fx
 
 from ..graph.nodes import value_of_node
-from ..graph.op_kinds import changes_in_place, gives_positions, is_extremum, name_of
+from ..graph.op_kinds import INTERIOR, changes_in_place, gives_positions, is_extremum, name_of
 from ..graph.random_calls import draws
 from ..graph.reduced_products import narrows
 from ..graph.survey import Nodes, Survey, shape
@@ -50,6 +50,16 @@ def grow(owned: Iterable[fx.Node], ends: Iterable[fx.Node], s: Survey, taken: No
     outputs = tuple(sorted(_used_outside(inside), key=s.place.__getitem__))
     wide = tuple(n for n in outputs if n in scan.wide)
     return Growth(frozenset(inside), outputs, wide, scan.cycle)
+
+
+def with_positions(owned: set[fx.Node], s: Survey) -> set[fx.Node]:
+    """The nodes, with the positions of extrema that are read outside for what is read inside, and what is made of them.
+
+    Example: weights, of which each row has a one added at the position of its largest one.
+    """
+    found = _nodes_on_cycles(owned, s)
+    known = all(s.kind[n] in INTERIOR and not changes_in_place(n) and not draws(n) for n in found)
+    return owned | found if known else owned
 
 
 def without_cycles(owned: set[fx.Node], end: fx.Node, s: Survey) -> set[fx.Node]:

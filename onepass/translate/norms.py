@@ -19,6 +19,7 @@ from .registry import (
     OperatorCall,
     TensorValue,
     apply,
+    choose,
     compute_dtype,
     convert,
     element,
@@ -77,6 +78,12 @@ def rms_norm(call: OperatorCall) -> TensorValue:
     return call.value(pull)
 
 
+def _root(squared: Term) -> Term:
+    """√x, and 0 where rounding leaves less; there the derivative is 0, as that of torch between equal rows."""
+    none = apply("le", squared, const(0.0))
+    return choose(none, const(0.0), apply("sqrt", choose(none, const(1.0), squared)))
+
+
 @handles("aten.cdist.default", "aten._cdist_forward.default", "aten._euclidean_dist.default")
 def distances(call: OperatorCall) -> TensorValue:
     """Distances of order 1, 2 or infinity; of order 2 by a product where PyTorch uses one, for the same rounding."""
@@ -96,10 +103,9 @@ def distances(call: OperatorCall) -> TensorValue:
         )
         if by_product:
             squares = sum_over(binder, a * a) + sum_over(binder, b * b)
-            squared = squares - sum_over(binder, a * b) * const(2.0)
-            result = apply("sqrt", apply("maximum", squared, const(0.0)))
+            result = _root(squares - sum_over(binder, a * b) * const(2.0))
         elif order == 2:
-            result = apply("sqrt", sum_over(binder, (a - b) * (a - b)))
+            result = _root(sum_over(binder, (a - b) * (a - b)))
         else:
             result = reduce("sum" if order == 1 else "max", binder, apply("abs", a - b))
         return convert(result, term_dtype(call.meta.dtype))

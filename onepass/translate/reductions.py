@@ -33,7 +33,10 @@ from .registry import (
     compute_dtype,
     convert,
     element,
+    require_fit,
+    same_size,
     spread,
+    stored_literal,
     term_dtype,
 )
 
@@ -134,6 +137,45 @@ def _position(call: OperatorCall, meta: Meta) -> TensorValue:
 def is_position(result: Term) -> bool:
     """Whether the term is a position of an extremum, and nothing made of one."""
     return result.op == "mod" and result.args[1] is const(PLACES)
+
+
+@handles("aten.one_hot.default")
+def one_hot(call: OperatorCall) -> TensorValue:
+    """1 at the position of an extremum, and 0 elsewhere."""
+    positions = call["self"]
+    _require_extremum(call, positions, call.meta.shape[-1])
+    there = lambda index: apply("eq", index[-1], positions.at(index[:-1]))
+    return call.value(lambda index: choose(there(index), const(1), const(0)))
+
+
+@handles("aten.scatter.value", "aten.scatter.src")
+def scatter(call: OperatorCall) -> TensorValue:
+    """A tensor with another element at one position of each row, that of an extremum: a choice for each element."""
+    target, positions, source = call["self"], call["index"], call.get("src")
+    axis, dtype = target.axis(call["dim"]), call.meta.dtype
+    whole = all(k == axis or same_size(*sizes) for k, sizes in enumerate(zip(positions.shape, target.shape)))
+    if len(positions.shape) != len(target.shape) or not target.shape or positions.shape[axis] != 1 or not whole:
+        raise call.refuse(messages.POSITIONS_WRITTEN)
+    _require_extremum(call, positions, target.shape[axis])
+    if source is None:
+        require_fit(call, call["value"])
+        number = registry.stored(stored_literal(call["value"], dtype), dtype)
+
+    def pull(index: Index) -> Term:
+        row = (*index[:axis], const(0), *index[axis + 1 :])
+        written = number if source is None else source.at(row)
+        return choose(apply("eq", index[axis], positions.at(row)), written, target.at(index))
+
+    return call.value(pull)
+
+
+def _require_extremum(call: OperatorCall, positions: TensorValue, size: Size) -> None:
+    """Raises Refusal for positions that may be out of bounds of an axis: eager raises there, and a choice does not."""
+    place = positions.at(tuple(iota(call.binder(n)) for n in positions.shape))
+    if not is_position(place):
+        raise call.refuse(messages.POSITIONS_WRITTEN)
+    (found,) = (node for part in place.args[0].args for node in (part, *part.args) if node.op == "reduce")
+    call.require_within(iota(found.attrs[1]), size, wraps=False)
 
 
 def _sum_dtype(call) -> str:

@@ -18,14 +18,14 @@ from .. import messages
 from ..egraph.terms.affine import affine, bounds
 from ..egraph.terms.index_simplify import negate, simplify_node
 from ..egraph.terms.ops import INTEGER_RANGES, OPS, cast, const, infinite_beyond, make
-from ..egraph.terms.sizes import Size, product
+from ..egraph.terms.sizes import Size, product, resolve
 from ..egraph.terms.term import Dim, Term
-from ..egraph.terms.traversal import subterms
+from ..egraph.terms.traversal import all_dims, subterms
 from ..errors import Refusal
 from ..graph.program import GETITEM, Atom, Meta, ProgramNode, operation
 from ..lowering.plan.dtypes import HALVES, is_integer
 from ..messages import Message
-from .index_bounds import BoundsCondition
+from .index_bounds import BoundsCondition, out_of_bounds
 
 Index = tuple[Term, ...]
 Function = TypeVar("Function", bound=Callable)
@@ -99,6 +99,17 @@ class OperatorCall:
         """A fresh dim to reduce over; dim_names.py gives it a short name later."""
         self._binders += 1
         return Dim(f"{self.node.name}.{self._binders}", size)
+
+    def require_within(self, place: Term, size: Size, wraps: bool) -> None:
+        """Raises Refusal for an index made of coordinates that is out of bounds: eager raises there.
+
+        If this depends on sizes that only a call gives, the call has to satisfy a condition.
+        """
+        sizes = (size, *(dim.size for dim in all_dims(place)))
+        if not all(isinstance(n, int) for n in sizes) or any(n.op == "size" for n in subterms(place)):
+            self.required.append(BoundsCondition(place, size, wraps))
+        elif ends := out_of_bounds(place, resolve(size, {}), wraps):
+            raise self.refuse(messages.BEYOND_TABLE, first=ends[0], last=ends[1], size=size)
 
     def refuse(self, message: Message, **named: object) -> Refusal:
         return Refusal(message, self.node.where, call=self.node.target, **named)

@@ -112,8 +112,6 @@ def _result(value: TensorValue | list[TensorValue], number: int, program: Progra
     pulled = concatenation.cut_where_columns_end(concatenation.over_all_places(pulled))
     if meta.dtype == "int64" and not reductions.is_position(pulled):
         raise Refusal(messages.NO_FLOATING_RESULT, _where(program), dtype=meta.dtype)
-    if meta.dtype != "int64" and any(node.op == "order" for node in subterms(pulled)):
-        raise Refusal(messages.POSITIONS_READ, _where(program))
     if any(map(_is_largest_of_none, subterms(pulled))):
         raise Refusal(messages.NO_SCORE_KEPT, _where(program))
     return Store(pulled, Tensor(name, meta.dtype, meta.shape), order)

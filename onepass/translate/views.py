@@ -13,11 +13,10 @@ from ..egraph.terms.affine import bounds
 from ..egraph.terms.index_simplify import floordiv, mod
 from ..egraph.terms.ops import const, iota
 from ..egraph.terms.positions import at_position
-from ..egraph.terms.sizes import Size, of_whole_blocks, product, resolve, term_of
+from ..egraph.terms.sizes import Size, of_whole_blocks, product, term_of
 from ..egraph.terms.term import Term
-from ..egraph.terms.traversal import reduces, subterms, tensors
+from ..egraph.terms.traversal import reduces, tensors
 from ..graph.program import Meta
-from .index_bounds import BoundsCondition, out_of_bounds
 from .registry import INTEGERS, Handlers, Index, OperatorCall, TensorValue, apply, choose, convert, same_size, spread
 
 handles = Handlers()
@@ -378,19 +377,10 @@ def index_tensor(call: OperatorCall) -> TensorValue:
 
 
 def _require_within(call: OperatorCall, positions: TensorValue, size: Size, wraps: bool) -> None:
-    """Raises Refusal for indices computed from coordinates that are out of bounds: eager raises there.
-
-    If this depends on sizes that only a call gives, the call has to satisfy a condition.
-    """
+    """Raises Refusal for positions made of coordinates that are out of bounds; those that are data, a kernel tests."""
     place = positions.at(tuple(iota(call.binder(n)) for n in positions.shape))
-    if tensors(place):
-        return
-    known = all(isinstance(n, int) for n in (size, *positions.shape)) and all(n.op != "size" for n in subterms(place))
-    if not known:
-        call.required.append(BoundsCondition(place, size, wraps))
-        return
-    if ends := out_of_bounds(place, resolve(size, {}), wraps):
-        raise call.refuse(messages.BEYOND_TABLE, first=ends[0], last=ends[1], size=size)
+    if not tensors(place):
+        call.require_within(place, size, wraps)
 
 
 def _wrapped(position: Term, size: Size) -> Term:

@@ -184,7 +184,7 @@ PROGRAMS = {
     messages.DISTANCE_ORDER: operation("torch.cdist(x, x, p=3.0)"),
     messages.EXTREMA: operation("i.amax(-1).float()", "i"),
     messages.POSITIONS_OF_EXTREMA: operation("i.argmax(-1)", "i"),
-    messages.POSITIONS_READ: operation("x.max(-1).indices.float()"),
+    messages.POSITIONS_WRITTEN: operation("x.scatter(-1, i[:, :2], 0.0)", "x i"),
     messages.SEVERAL_DIMS: operation("torch.logsumexp(x, (0, 1))"),
     messages.ROLL: operation("torch.roll(x, 1)"),
     messages.SPARSE_GRADIENT: operation("torch.gather(x, 1, i, sparse_grad=True)", "x i"),
