@@ -27,6 +27,7 @@ from ..egraph.terms.printing import show, show_let
 from ..egraph.terms.term import Term, TermError
 from ..egraph.terms.traversal import tensors
 from ..errors import ProgramError
+from ..garbage import rare_collections
 from ..graph.program import Atom, Program
 from ..lowering.analysis.dim_roles import product_sides
 from ..lowering.analysis.exact_products import NOTHING_ROUNDED, ROUNDED, with_weights
@@ -142,6 +143,7 @@ def make(program: Program, options: Options, strides: Sequence = (), hints: Mapp
     return make_traced(TracedRegion(program), options, strides, hints)
 
 
+@rare_collections()
 def make_traced(
     traced: TracedRegion, options: Options, strides: Sequence = (), hints: Mapping[str, int] | None = None
 ) -> Fused:

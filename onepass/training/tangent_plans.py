@@ -19,6 +19,7 @@ from ..egraph.forks import lock
 from ..egraph.rewrite.serialization import digest
 from ..egraph.search.engine import EngineError
 from ..errors import Refusal
+from ..garbage import rare_collections
 from ..lowering.plan.records import NotPlannable, Plan, Store
 from ..process_state import keep_latest, registered
 from ..translate.translate import Captured
@@ -53,6 +54,7 @@ def tangent_plan(text: str, given: Sequence[bool]) -> TangentPlan | str:
         return keep_latest(_KNOWN, key, _derived(*key), MAX_TRAININGS_KEPT)
 
 
+@rare_collections()
 def _derived(text: str, given: Flags) -> TangentPlan | str:
     try:
         found = with_free_names(compiled_region.read(text))
