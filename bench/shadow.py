@@ -28,10 +28,11 @@ from onepass.egraph.terms.term import Dim, Tensor
 from onepass.lowering.cost.plan_cost import plan_estimate
 from onepass.lowering.cost.traffic import bytes_of
 from onepass.lowering.executors import EXECUTORS
+from onepass.lowering.plan.plan_choice import PlanChoice
 from onepass.lowering.plan.records import Kernel, NotPlannable, Plan
 from onepass.lowering.plan.thresholds import MAX_RESIDENT_ELEMENTS
 from onepass.lowering.planning.planner import normalised, plan_with, prepared
-from onepass.lowering.planning.planning_state import PlanChoice, dims_of_results
+from onepass.lowering.planning.planning_state import dims_of_results
 
 LIMITS = (MAX_RESIDENT_ELEMENTS, MAX_RESIDENT_ELEMENTS // 2, MAX_RESIDENT_ELEMENTS // 4)
 COLUMNS = ("suite", "variant", "shape", "kernel", "rows", "held", "ms", "other_rows", "limit", "other_kernels")

@@ -10,6 +10,7 @@ that share a prefix of 16384 keys read it once, by a kernel with the sequences a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import chain, combinations, islice
@@ -24,10 +25,11 @@ from ..analysis.dim_roles import product_sides
 from ..analysis.nested_sums import products_of_pairs, reductions, sides_of
 from ..launch.split_loops import program_count
 from ..plan.device import H200
+from ..plan.plan_choice import FIRST_GUESS, ChosenRows, PlanChoice, to_data
 from ..plan.records import Alternative, Kernel, NotPlannable, Plan, SavedTime, Store
 from ..plan.thresholds import MAX_STORED_BYTES
 from ..planning.planner import normalised, plan_with, prepared
-from ..planning.planning_state import FIRST_GUESS, ChosenRows, PlanChoice, Planning, dims_of_results
+from ..planning.planning_state import Planning, dims_of_results
 from ..planning.verify import WrongPlanning
 from .candidates import Candidate, candidates, in_order, stored_bytes
 from .estimated_plan import Estimator, PlanEstimates, nominal_sizes
@@ -49,17 +51,27 @@ def cheapest_plan(stores: Sequence[Store], derivation: Sequence[str] = (), refer
     terms = normalised(stores, references=references)
     first = prepared(terms)
     own = plan_with(first, derivation)
-    given = lambda rows: prepared(terms, PlanChoice(rows=rows)) if rows else first
+    given = lru_cache(MAX_PLANS)(lambda rows: prepared(terms, PlanChoice(rows=rows)) if rows else first)
+    plan, choice = _searched(own, given, nominal_sizes(first.stores))
+    with suppress(KeyError):  # where it is searched each time
+        return replace(plan, chosen=to_data(choice, plan, (*terms.terms, *given(choice.rows).terms)))
+    return plan
+
+
+def _searched(
+    own: Plan, given: Callable[[ChosenRows], Planning], sizes: Sequence[Mapping[str, int]]
+) -> tuple[Plan, PlanChoice]:
+    """The fastest plan with what was chosen for it. own: by the first guess."""
     try:
-        search = _Search(lru_cache(MAX_PLANS)(given), nominal_sizes(first.stores))
+        search = _Search(given, sizes)
         found = start = search.estimated(own, FIRST_GUESS)
         for changes, steps in CHANGES[-1:] if start.is_settled else CHANGES:
             found = search.improved(found, partial(changes, search), steps)
     except (UnknownSize, TermError, NotPlannable):
-        return own
+        return own, FIRST_GUESS
     plan = own if found is start else _with_note(replace(found.plan, derivation=own.derivation), start, found)
     saving = (replace(one, share=search.share_without(found, one, start)) for one in found.plan.saving)
-    return replace(plan, saving=tuple(saving), alternatives=tuple(search.others(found)))
+    return replace(plan, saving=tuple(saving), alternatives=tuple(search.others(found))), found.choice
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ is stored.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ...egraph.terms.term import Dim, Tensor, Term
@@ -270,7 +271,8 @@ class Plan:
     (lowering/planning/reshape_dims.py). plan_passes: names of the planning passes that changed something.
     shape_reasons: for each kernel, its rows and why these were chosen. read_back: how the plan was held against the
     results that were asked for (lowering/readback); empty where nobody has done it. alternatives: other plans of the
-    same results that estimates called no faster. saving: what is stored to save time only.
+    same results that estimates called no faster. saving: what is stored to save time only. chosen: what a search by
+    cost found, as data (plan_choice.py); empty where there was none.
 
     piece: keys of a piece of each loop, counted from key 0, in an invariant plan: the bits of a row of a result depend
     on nothing but the row and its keys. 0: executors choose tiles, configurations and parts by sizes. weights: "e4m3"
@@ -287,6 +289,7 @@ class Plan:
     read_back: str = field(default="", compare=False)
     alternatives: tuple[Alternative, ...] = field(default=(), compare=False)
     saving: tuple[SavedTime, ...] = field(default=(), compare=False)
+    chosen: Mapping = field(default_factory=dict, compare=False)
     piece: int = 0
     weights: str = "half"
 

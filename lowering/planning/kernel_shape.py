@@ -31,9 +31,10 @@ from ..analysis.dim_roles import (
     static_size,
 )
 from ..analysis.nested_sums import body_of, products_of_pairs, reductions, sides_of
+from ..plan.plan_choice import ChosenRows
 from ..plan.records import Store
 from ..plan.thresholds import MAX_RESIDENT_ELEMENTS_OF_A_ROW, MIN_ROWS_OF_A_PRODUCT
-from .planning_state import ChosenRows, KernelShape, Planning, dims_of_results
+from .planning_state import KernelShape, Planning, dims_of_results
 
 
 def choose_kernel_shape(planning: Planning) -> Planning:

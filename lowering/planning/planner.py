@@ -6,15 +6,17 @@ is for. Example: `build_plan(term, output, order)` is a plan whose last kernel s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ...egraph.terms.term import Dim, Tensor, Term
+from ...egraph.terms.term import Dim, Tensor, Term, TermError
 from ...egraph.terms.traversal import subterms, tensors
+from ..plan.plan_choice import FIRST_GUESS, PlanChoice, as_searched, choice_of, rows_of
 from ..plan.records import NotPlannable, Plan, Store
 from ..plan.thresholds import MAX_RESIDENT_ELEMENTS
 from .pipeline import FROM_CUTS, SHAPE, TERMS, run_passes
-from .planning_state import FIRST_GUESS, PlanChoice, Planning
+from .planning_state import Planning
+from .verify import WrongPlanning
 
 
 def build_plan(
@@ -72,6 +74,23 @@ def plan_with(planning: Planning, derivation: Sequence[str] = (), choice: PlanCh
         shape_reasons=done.shape_reasons,
         saving=done.saving,
     )
+
+
+def chosen_plan(
+    stores: Sequence[Store], derivation: Sequence[str], references: Sequence[Term], chosen: Mapping
+) -> Plan | None:
+    """The plan that a search by cost has chosen before, by its `Plan.chosen`; None where that is of another plan.
+
+    Arguments as for `plan_stores`. Raises NotPlannable.
+    """
+    terms = normalised(stores, references=references)
+    try:
+        planning = prepared(terms, PlanChoice(rows=rows_of(chosen)))
+        every = (*terms.terms, *planning.terms)
+        plan = plan_with(planning, derivation, choice_of(chosen, every))
+        return as_searched(chosen, plan, every)
+    except (TermError, WrongPlanning, NotPlannable, ArithmeticError, LookupError, TypeError, ValueError):
+        return None
 
 
 def _refuse(term: Term, output: Tensor, order: tuple[Dim, ...]) -> None:

@@ -13,32 +13,16 @@ from ...egraph.terms.ops import iota, load
 from ...egraph.terms.term import Dim, Tensor, Term
 from ...egraph.terms.traversal import rename_dims, substitute, subterms, tensors
 from ...rules.demotion import read_of_stored
+from ..plan.plan_choice import FIRST_GUESS, PlanChoice
 from ..plan.records import Kernel, SavedTime, Store
 from ..plan.term_edits import renaming, replace_from_above, with_fresh_bound_dims
 
 ALONE = ", and no kernel can compute it with the rest"
-# Rows chosen by cost: for the dims that the results of a kernel have, which of them are its rows.
-ChosenRows = tuple[tuple[frozenset[Dim], Dim], ...]
 
 
 def dims_of_results(stores: Iterable[Store]) -> frozenset[Dim]:
     """The dims by which `ChosenRows` knows the kernel with these stores."""
     return frozenset(d for store in stores for d in store.order)
-
-
-@dataclass(frozen=True)
-class PlanChoice:
-    """What a plan does otherwise than by its first guess. Whatever it is, the plan's results are the same.
-
-    stored: terms that are stored as well, each before the terms that it contains. computed: terms that a cut would
-    store to save time, and that are not. rows: for results with some dims, the rows of their kernel. split: by the name
-    of a result, a dim of a reduction of its, and the number of parts in which that is done.
-    """
-
-    stored: tuple[Term, ...] = ()
-    computed: frozenset[Term] = frozenset()
-    rows: ChosenRows = ()
-    split: tuple[tuple[str, Dim, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -52,9 +36,6 @@ class KernelShape:
     held: tuple[Dim, ...]
     grid: tuple[Dim, ...]
     reason: str = ""
-
-
-FIRST_GUESS = PlanChoice()
 
 
 @dataclass(frozen=True)

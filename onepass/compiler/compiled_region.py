@@ -27,6 +27,7 @@ from ..egraph.terms.printing import show, show_let
 from ..egraph.terms.term import Term, TermError
 from ..egraph.terms.traversal import tensors
 from ..errors import ProgramError
+from ..garbage import rare_collections
 from ..graph.program import Atom, Program
 from ..lowering.analysis.dim_roles import product_sides
 from ..lowering.analysis.exact_products import NOTHING_ROUNDED, ROUNDED, with_weights
@@ -44,7 +45,7 @@ from . import disk_cache
 from .assumptions import exactness
 from .certificate_files import certificate
 from .library_kernels import AttentionForm, form_of
-from .optimized import Optimized
+from .optimized import Optimized, keep_chosen
 from .options import Options
 from .rule_admission import unproved
 from .traffic import STORES_TOO_MUCH, eager_work, plan_bytes, stores_too_much
@@ -142,6 +143,7 @@ def make(program: Program, options: Options, strides: Sequence = (), hints: Mapp
     return make_traced(TracedRegion(program), options, strides, hints)
 
 
+@rare_collections()
 def make_traced(
     traced: TracedRegion, options: Options, strides: Sequence = (), hints: Mapping[str, int] | None = None
 ) -> Fused:
@@ -257,6 +259,7 @@ def _restore(key: str, program: Program, options: Options, strides) -> Fused | N
         names = _names_of(body["names"], program)
         captured = translate(canonical(program, names))
         found = Optimized.from_data(body, captured.results, options.ordinary_rules, options.invariant)
+        keep_chosen(key, body, found.plan)
         said = f"found on disk, no search{_whose_names(program, names)}"
         report = _report(key, program, options, found, body, said)
         return _fused(report, program, options, strides, names, captured, found)

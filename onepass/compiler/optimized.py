@@ -1,8 +1,8 @@
 """The outcome of a search as a record, and as the data that the disk cache keeps of it.
 
 Of that data only the derivations lead to a result, and they count only once they are checked again, from the terms that
-the program at hand is translated to. Results, plan and rules used follow from them. Figures of the search go into
-reports, and nowhere else.
+the program at hand is translated to. Results and rules used follow from them, and so does the plan, among plans of the
+same results by what was chosen before. Figures of the search go into reports, and nowhere else.
 """
 
 from __future__ import annotations
@@ -17,9 +17,12 @@ from ..egraph.terms.term import Term, TermError
 from ..lowering.cost.invariant_plans import invariant_plan
 from ..lowering.executors import triton_missing
 from ..lowering.plan.records import Plan, Store
-from ..lowering.planning.planner import plan_stores
+from ..lowering.planning.planner import chosen_plan, plan_stores
 from ..lowering.readback.check_plan import checked
 from ..rules import ALL
+from . import disk_cache
+
+CHOSEN = "chosen"  # in what the disk keeps: `Plan.chosen`
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,7 @@ class Optimized:
             "normal": [_chain(derivation).index(term) for term, derivation in pairs],
             "passes": [self.passes_before, self.passes_after],
             "statistics": self.statistics,
+            CHOSEN: dict(self.plan.chosen),
         }
 
     @classmethod
@@ -76,7 +80,7 @@ class Optimized:
         places = zip(derivations, map(_count, data["normal"]), strict=True)
         captured = tuple(_chain(derivation)[place] for derivation, place in places)
         before, after = map(_count, data["passes"])
-        plan = plan_of(results, derivations, invariant)
+        plan = plan_of(results, derivations, invariant, chosen_in(data))
         return planned(captured, derivations, plan, _statistics(data["statistics"]), (before, after))
 
 
@@ -92,27 +96,52 @@ def planned(
     return Optimized(captured, terms, plan, _fired(derivations), statistics, *passes, derivations)
 
 
-def plan_of(results: Sequence[Store], derivations: Sequence[Derivation], invariant: bool) -> Plan:
-    """The plan of what derivations from the results' terms lead to, read back. Raises NotPlannable."""
+def plan_of(
+    results: Sequence[Store], derivations: Sequence[Derivation], invariant: bool, chosen: Mapping | None = None
+) -> Plan:
+    """The plan of what derivations from the results' terms lead to, read back. chosen: as for plan_by_cost.
+
+    Raises NotPlannable.
+    """
     stores = [replace(result, term=d.goal) for result, d in zip(results, derivations, strict=True)]
-    references = [result.term for result in results]
-    return checked((invariant_plan if invariant else plan_by_cost)(stores, _fired(derivations), references), stores)
+    given = stores, _fired(derivations), [result.term for result in results]
+    return checked(invariant_plan(*given) if invariant else plan_by_cost(*given, chosen), stores)
 
 
 def _fired(derivations: Sequence[Derivation]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(rule for derivation in derivations for rule in derivation.rules))
 
 
-def plan_by_cost(stores: Sequence[Store], fired: Sequence[str] = (), references: Sequence[Term] = ()) -> Plan:
+def plan_by_cost(
+    stores: Sequence[Store],
+    fired: Sequence[str] = (),
+    references: Sequence[Term] = (),
+    chosen: Mapping | None = None,
+) -> Plan:
     """The plan of the least estimated time; without Triton, whose settings the estimates are of, the planner's own.
 
-    fired, references: as for `plan_stores`. Raises NotPlannable.
+    fired, references: as for `plan_stores`. chosen: the `Plan.chosen` of an earlier search, which is then not repeated
+    if it was of these stores. Raises NotPlannable.
     """
     if triton_missing():
         return plan_stores(stores, fired, references=references)
+    if chosen and (known := chosen_plan(stores, fired, references, chosen)) is not None:
+        return known
     from ..lowering.cost.cheapest_plan import cheapest_plan
 
     return cheapest_plan(stores, fired, references)
+
+
+def chosen_in(data: Mapping) -> Mapping | None:
+    """What an entry of the disk cache says of a plan that was searched; None if it says nothing, or nothing usable."""
+    found = data.get(CHOSEN)
+    return found if isinstance(found, dict) else None
+
+
+def keep_chosen(key: str, entry: Mapping, plan: Plan) -> None:
+    """Writes what was chosen for a plan into its entry, where that says something else."""
+    if plan.chosen and plan.chosen != entry.get(CHOSEN):
+        disk_cache.update(key, **{CHOSEN: dict(plan.chosen)})
 
 
 def _chain(derivation: Derivation) -> list[Term]:

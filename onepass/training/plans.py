@@ -20,6 +20,7 @@ from ..egraph.forks import lock
 from ..egraph.rewrite.serialization import digest
 from ..egraph.search.engine import EngineError
 from ..errors import Refusal
+from ..garbage import rare_collections
 from ..graph.program import Meta, Program
 from ..lowering.masks.masked_weights import with_masked_weights_as_zeros
 from ..lowering.plan.records import NotPlannable, Plan, Store
@@ -132,6 +133,7 @@ def training(text: str, needed: Sequence[bool]) -> Training | str:
         return keep_latest(_KNOWN, key, _derived(*key), MAX_TRAININGS_KEPT)
 
 
+@rare_collections()
 def _derived(text: str, needed: Flags) -> Training | str:
     try:
         found = compiled_region.read(text)

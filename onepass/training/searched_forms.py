@@ -1,8 +1,8 @@
 """Plans of derivatives in another form than the one they were derived in, where a search finds one.
 
 Invariant: a form comes with a chain of laws from the derived one. What the disk keeps of a search are these chains,
-which are checked again, or that the derived form stays. Example: the gradients of linear attention multiply keys by
-values first, as its result does.
+which are checked again, or that the derived form stays, and what cost chose for the plan. Example: the gradients of
+linear attention multiply keys by values first, as its result does.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import suppress
 from ..compiler import disk_cache
 from ..compiler.compiled_region import Fused
 from ..compiler.optimize import optimize_all
-from ..compiler.optimized import Optimized, plan_by_cost
+from ..compiler.optimized import CHOSEN, Optimized, chosen_in, keep_chosen, plan_by_cost
 from ..egraph.derivation import ledger
 from ..egraph.derivation.certificate import Derivation
 from ..egraph.rewrite.rule import Rule
@@ -32,13 +32,23 @@ AS_DERIVED = "as derived"  # in what the disk keeps: the form stays
 
 
 def is_kept_as_derived(key: str) -> bool:
-    """Whether a search has found nothing better for the derivatives of this key."""
+    """Whether it is kept that the derivatives of this key stay as they were derived."""
     return bool((disk_cache.read(key) or {}).get(AS_DERIVED))
 
 
-def keep_as_derived(key: str) -> None:
-    """Keeps on disk that a search has found nothing better for the derivatives of this key."""
-    disk_cache.write(key, {AS_DERIVED: True})
+def keep_as_derived(key: str, plan: Plan | None = None) -> None:
+    """Keeps on disk that the derivatives of this key stay as they were derived. plan: theirs, if they have one."""
+    disk_cache.write(key, {AS_DERIVED: True, CHOSEN: {} if plan is None else dict(plan.chosen)})
+
+
+def plan_as_derived(key: str, stores: Sequence[Store], fired: Sequence[str] = ()) -> Plan:
+    """The plan of derivatives as they are, chosen as it is kept for this key, where that is. Raises NotPlannable."""
+    body = disk_cache.read(key) or {}
+    kept = body if body.get(AS_DERIVED) else {}
+    plan = checked(plan_by_cost(stores, fired, chosen=chosen_in(kept)), stores)
+    if kept:
+        keep_chosen(key, kept, plan)
+    return plan
 
 
 def optimized_together(key: str, found: Fused, names: Sequence[str], results: Sequence[Store]) -> Optimized:
@@ -63,9 +73,11 @@ def _restored(key: str, names: Sequence[str], found: Fused, results: Sequence[St
     if body is None or body.get("names") != list(names):
         return None
     try:
-        return Optimized.from_data(body, results, found.options.ordinary_rules)
+        optimized = Optimized.from_data(body, results, found.options.ordinary_rules)
     except (TermError, ValueError, TypeError, KeyError, IndexError, NotPlannable):
         return None
+    keep_chosen(key, body, optimized.plan)
+    return optimized
 
 
 def plan_of_gradients(
@@ -79,23 +91,25 @@ def plan_of_gradients(
     as_derived = is_kept_as_derived(key)
     if not as_derived and (known := _restored(key, names, found, wanted)) is not None:
         return known.plan, _chains(known, wanted)
-    own = _planned(wanted)
-    if not as_derived and _is_worth_a_search(own, wanted):
+    own = _planned(key, wanted)
+    if not as_derived:
         with suppress(EngineError):  # which may be of this process alone
-            other = _searched(found, wanted)
+            worth = _is_worth_a_search(own, wanted)
+            other = _searched(found, wanted) if worth else None
             if other is not None and (isinstance(own, NotPlannable) or _takes_less_time(other.plan, own, wanted)):
                 _keep(key, names, other)
                 return other.plan, _chains(other, wanted)
-            keep_as_derived(key)
+            if worth or not triton_missing():  # else nothing was estimated
+                keep_as_derived(key, own if isinstance(own, Plan) else None)
     if isinstance(own, NotPlannable):
         raise own
     return own, {}
 
 
-def _planned(wanted: Sequence[Store]) -> Plan | NotPlannable:
+def _planned(key: str, wanted: Sequence[Store]) -> Plan | NotPlannable:
     """The plan of gradients as they were derived, or why there is none."""
     try:
-        return checked(plan_by_cost(wanted), wanted)
+        return plan_as_derived(key, wanted)
     except NotPlannable as reason:
         return reason
 

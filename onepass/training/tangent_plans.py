@@ -13,22 +13,20 @@ from dataclasses import dataclass, replace
 
 from ..compiler import compiled_region
 from ..compiler.compiled_region import Fused
-from ..compiler.optimize import optimize_all
-from ..compiler.optimized import plan_by_cost
 from ..egraph.calculus.certified import Certified
 from ..egraph.derivation.certificate import Derivation
 from ..egraph.forks import lock
 from ..egraph.rewrite.serialization import digest
 from ..egraph.search.engine import EngineError
 from ..errors import Refusal
+from ..garbage import rare_collections
 from ..lowering.plan.records import NotPlannable, Plan, Store
-from ..lowering.readback.check_plan import checked
 from ..process_state import keep_latest, registered
 from ..translate.translate import Captured
 from .derive_tangents import TangentStores, certified_tangents, tangent_stores
 from .not_derived import NotDerived, why_not
 from .plans import MAX_TRAININGS_KEPT, Flags, of_first_reading, with_free_names
-from .searched_forms import is_kept_as_derived, keep_as_derived, optimized_together
+from .searched_forms import is_kept_as_derived, keep_as_derived, optimized_together, plan_as_derived
 from .tangent_programs import TangentProgram
 
 _LOCK = lock()
@@ -56,6 +54,7 @@ def tangent_plan(text: str, given: Sequence[bool]) -> TangentPlan | str:
         return keep_latest(_KNOWN, key, _derived(*key), MAX_TRAININGS_KEPT)
 
 
+@rare_collections()
 def _derived(text: str, given: Flags) -> TangentPlan | str:
     try:
         found = with_free_names(compiled_region.read(text))
@@ -110,6 +109,6 @@ def _plan(key: str, found: Fused, names: Sequence[str], captured: Captured, tang
             return optimized_together(key, found, names, (*captured.results, *tangents)).plan
         except NotPlannable:
             keep_as_derived(key)
-    ours = optimize_all(captured.results, found.options.rules, without=found.options.without)
+    ours = optimized_together(digest([key, "results"])[:40], found, found.names, captured.results)
     forms = [replace(result, term=term) for result, term in zip(captured.results, ours.terms, strict=True)]
-    return checked(plan_by_cost([*forms, *tangents], ours.fired), [*forms, *tangents])
+    return plan_as_derived(key, [*forms, *tangents], ours.fired)

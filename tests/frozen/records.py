@@ -22,7 +22,7 @@ from random import Random
 import torch
 
 SEEDS = 200
-OF_PLANNING = ("plan_passes", "shape_reasons", "read_back")  # of a plan and a report: how it was made
+OF_PLANNING = ("plan_passes", "shape_reasons", "read_back", "chosen")  # of a plan and a report: how it was made
 UNSTABLE = ("key", "statistics", "cache", "certificates", "places")  # of a report: times, digests of sources, lines
 
 

@@ -14,10 +14,10 @@ from onepass.lowering.cost import estimated_plan
 from onepass.lowering.cost.candidates import candidates, in_order
 from onepass.lowering.cost.cheapest_plan import cheapest_plan
 from onepass.lowering.cost.plan_cost import plan_estimate, total_seconds
+from onepass.lowering.plan.plan_choice import PlanChoice
 from onepass.lowering.plan.records import NotPlannable, Plan, Store
 from onepass.lowering.plan.thresholds import MAX_RESIDENT_ELEMENTS, MAX_STORED_BYTES
 from onepass.lowering.planning.planner import normalised, plan_stores, plan_with, prepared
-from onepass.lowering.planning.planning_state import PlanChoice
 from tests.support.attention_terms import loaded, one_pass
 from tests.support.read_plans import plans_of
 from tests.variants import every

@@ -9,9 +9,10 @@ import torch
 from onepass.egraph.terms.ops import exp, iota, load, make, sum_over
 from onepass.egraph.terms.term import Dim, Tensor, Term
 from onepass.egraph.terms.traversal import subterms, tensors
+from onepass.lowering.plan.plan_choice import PlanChoice
 from onepass.lowering.plan.records import NotPlannable, Store
 from onepass.lowering.planning.planner import normalised, plan_stores, plan_with, prepared
-from onepass.lowering.planning.planning_state import PlanChoice, StoredPart
+from onepass.lowering.planning.planning_state import StoredPart
 from onepass.lowering.readback.check_plan import check
 from onepass.lowering.tiled.executor import tiled_results
 from tests.support.attention_terms import one_pass

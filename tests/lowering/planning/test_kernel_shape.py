@@ -2,10 +2,11 @@
 
 from onepass.egraph.terms.ops import iota, load, sum_over
 from onepass.egraph.terms.term import Dim, Tensor
+from onepass.lowering.plan.plan_choice import PlanChoice
 from onepass.lowering.plan.records import Store
 from onepass.lowering.planning.kernel_shape import SUITABLE, kernel_shape
 from onepass.lowering.planning.planner import build_plan, normalised, plan_with, prepared
-from onepass.lowering.planning.planning_state import PlanChoice, Planning
+from onepass.lowering.planning.planning_state import Planning
 from tests.support.attention_terms import attention
 
 I, J = Dim("i", 40), Dim("j", 30)

@@ -64,13 +64,14 @@ def test_the_second_process_does_not_search(folder, no_search):
     assert "found on disk" in second.cache
     assert (second.captured, second.extracted, second.derivation) == (first.captured, first.extracted, first.derivation)
     assert (second.passes, second.bytes, second.kernels) == (first.passes, first.bytes, first.kernels)
+    assert (second.between, second.shape_reasons) == (first.between, first.shape_reasons)
 
 
 def test_entries_are_data_and_name_no_user_file_as_code(folder):
     run()
     (entry,) = entries(folder)
     body = json.loads(entry.read_text())["body"]
-    assert set(body) == {"names", "derivations", "normal", "passes", "statistics"}
+    assert set(body) == {"names", "derivations", "normal", "passes", "statistics", "chosen"}
     assert from_json(body["derivations"][0]["goal"]).dims
 
 

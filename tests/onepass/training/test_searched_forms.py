@@ -1,13 +1,15 @@
 """Gradients in another form than the derived one: where one is looked for, what is kept of it, and that it is right."""
 
+from dataclasses import fields
+
 import pytest
 import torch
 
 from onepass.compiler import disk_cache
 from onepass.egraph.derivation.certificate import check
 from onepass.egraph.search.engine import EngineError
-from onepass.lowering.cost import estimated_plan
-from onepass.lowering.plan.records import NotPlannable
+from onepass.lowering.cost import cheapest_plan, estimated_plan
+from onepass.lowering.plan.records import NotPlannable, Plan
 from onepass.process_state import forget
 from onepass.rules import ALL, PHASES, WEIGHTED
 from onepass.training import searched_forms
@@ -95,6 +97,40 @@ def test_a_form_is_found_on_disk(monkeypatch):
     assert again is not first and again.region.plan == first.region.plan and {*again.chains} == {*first.chains}
 
 
+def difference(q, k, v):
+    return (torch.softmax(q @ k.mT, -1) - 0.3 * torch.softmax(2 * q @ k.mT, -1)) @ v
+
+
+def plans_and_reports(text: str) -> list[object]:
+    """The plans of a region and of its gradients, with what reports say of them."""
+    own, found = compiled_region.read(text), training(text, (True, True, True))
+    plans = (own.plan, found.forward.plan, found.every.region.plan)
+    return [[getattr(plan, field.name) for field in fields(Plan)] for plan in plans] + [
+        found.every.chains, own.report.between, own.report.kernels, gradients_report(found, {})
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("function", [softmax, linear, difference])
+def test_what_cost_chose_is_found_on_disk(function, monkeypatch):
+    """The plans of a region, of its saved values and of its gradients; what is damaged is chosen again, and kept."""
+    text = text_of(function, *LONG)
+    first = plans_and_reports(text)
+    found = training(text, (True, True, True))
+    keys = found.found.key, found.forward.key, found.every.region.key
+    choose = cheapest_plan.cheapest_plan
+    monkeypatch.setattr(cheapest_plan, "cheapest_plan", lambda *_: pytest.fail("chosen again"))
+    monkeypatch.setattr(estimated_plan, "another_form_could_pay", lambda *_: pytest.fail("estimated again"))
+    forget("regions")
+    assert plans_and_reports(text) == first
+    chosen = [disk_cache.read(key)["chosen"] for key in keys]
+    for key, other in zip(keys, (chosen[1], {}, [0]), strict=True):
+        disk_cache.update(key, chosen=other)
+    forget("regions")
+    monkeypatch.setattr(cheapest_plan, "cheapest_plan", choose)
+    assert plans_and_reports(text) == first
+    assert [disk_cache.read(key)["chosen"] for key in keys] == chosen
+
+
 @pytest.mark.parametrize("error, is_kept", [(EngineError("cut off"), False), (NotPlannable("no certificate"), True)])
 def test_without_another_form_the_derived_one_stays(error, is_kept, monkeypatch):
     """That is kept, unless the engine failed, which may be of this process alone."""
@@ -122,7 +158,7 @@ def test_a_damaged_entry_is_searched_again():
 
 
 def test_what_has_no_plan_as_derived_may_have_one_in_another_form(monkeypatch):
-    def none(wanted):
+    def none(*_, **__):
         raise NotPlannable("not so")
 
     monkeypatch.setattr(searched_forms, "plan_by_cost", none)

@@ -8,6 +8,7 @@ from onepass.compiler.options import Options
 from onepass.egraph.search.cost import contracts
 from onepass.egraph.terms.traversal import reduces, subterms
 from onepass.graph.trace import program_of
+from onepass.lowering.cost import cheapest_plan
 from onepass.lowering.plan.records import NotPlannable
 from onepass.process_state import forget
 from onepass.training import searched_forms, tangent_plans
@@ -98,14 +99,22 @@ def test_a_plan_is_found_on_disk(monkeypatch):
 
 
 def test_without_a_certificate_of_another_form_the_tangents_stay_as_derived(monkeypatch):
-    def none(*args, **keywords):
-        raise NotPlannable("no certificate")
+    search = searched_forms.optimize_all
+
+    def none(results, *args, **keywords):
+        if len(results) > 1:
+            raise NotPlannable("no certificate")
+        return search(results, *args, **keywords)
 
     text = text_of(softmax)
     monkeypatch.setattr(searched_forms, "optimize_all", none)
     found = tangent_plan(text, ALL)
     assert isinstance(found, TangentPlan) and found.of == (0,)
-    assert disk_cache.read(found.region.key) == {"as derived": True}
+    assert disk_cache.read(found.region.key) == {"as derived": True, "chosen": found.region.plan.chosen}
     loads = {n.attrs[0].name for s in found.region.plan.kernels[0].stores for n in subterms(s.term) if n.op == "load"}
     assert {"tangent_q", "tangent_k", "tangent_v"} <= loads
     assert tangent_plans.tangent_plan(text, ALL) is found
+    forget("regions")
+    monkeypatch.setattr(searched_forms, "optimize_all", lambda *_, **__: pytest.fail("searched again"))
+    monkeypatch.setattr(cheapest_plan, "cheapest_plan", lambda *_: pytest.fail("chosen again"))
+    assert tangent_plan(text, ALL).region.plan == found.region.plan
