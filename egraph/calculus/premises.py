@@ -2,7 +2,8 @@
 
 Proved laws bring both sides to one term. Between their chains stand facts that no law states: what a rescaled state is
 by definition, and what holds of positive numbers, such as exp(log x) = x for a sum x of exponentials. They hold for
-rows that keep an element. Example: exp(log[i]) = Σ_j exp(s), where the forward computes log as m + log Σ_j exp(s - m).
+rows that keep an element, of finite scores. Example: exp(log[i]) = Σ_j exp(s), where the forward computes log as
+m + log Σ_j exp(s - m).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from ..derivation.certificate import BACKWARD, CertificateError, Derivation
 from ..derivation.derive import replay
 from ..derivation.normalize import Normaliser
 from ..rewrite.rule import Rule
-from ..terms.ops import const, exp, make, max_over, sum_over
+from ..terms.ops import const, exp, make, max_over, sum_over, where
 from ..terms.printing import show
 from ..terms.term import Term
 from ..terms.traversal import rebuild
@@ -126,9 +127,9 @@ def _exponential(x: Term) -> Term | None:
 
 
 def _equality(x: Term, y: Term) -> Term | None:
-    """A row that keeps an element has a largest score that is not -∞."""
+    """A row that keeps an element has a largest score, which is finite as all scores are: neither -∞ nor ∞."""
     is_largest = x.op == "reduce" and x.attrs[0] == "max"
-    return const(False) if is_largest and y is const(-inf) else None
+    return const(False) if is_largest and y in (const(-inf), const(inf)) else None
 
 
 def _product(x: Term, y: Term) -> Term | None:
@@ -136,6 +137,13 @@ def _product(x: Term, y: Term) -> Term | None:
     for quotient, other in ((x, y), (y, x)):
         if quotient.op == "div" and quotient.args[1] is other and is_positive(other):
             return quotient.args[0]
+    return None
+
+
+def _choice(p: Term, chosen: Term, other: Term) -> Term | None:
+    """where(p, a / x, 0) = where(p, a, 0) / x"""
+    if other is const(0.0) and chosen.op == "div" and is_positive(chosen.args[1]):
+        return where(p, chosen.args[0], other) / chosen.args[1]
     return None
 
 
@@ -170,6 +178,7 @@ _FACTS: dict[str, Callable[..., Term | None]] = {
     "exp": _exponential,
     "eq": _equality,
     "mul": _product,
+    "where": _choice,
     "div": _quotient,
 }
 
