@@ -50,7 +50,7 @@ def name_axes_alike(planning: Planning) -> Planning:
     stores = [*planning.stores]
     for n, store in enumerate(stores):
         others = (other for k, other in enumerate(stores) if k != n)
-        if store.output.name not in planning.results:
+        if store.output.name not in planning.results and not store.places:
             stores[n] = next(filter(None, (_named_as(store, other, planning) for other in others)), store)
     renamed = [a for a, b in zip(stores, planning.stores, strict=True) if a is not b]
     planning = replace(planning, stores=tuple(stores)) if renamed else planning

@@ -70,7 +70,7 @@ VARIANTS = [
         "heads composed by each query",
         composed,
         _with((1, 40, HEADS, 2), (1, 40, 2, HEADS), (1, 40, HEADS)),
-        kernels=4,
+        kernels=3,
         passes=2,
     ),
     Variant(

@@ -30,7 +30,8 @@ def with_sink(q, k, v, sink):
 def test_every_kernel_of_the_chosen_plan_fits(monkeypatch):
     asked = []
     chosen = searched_forms.plan_by_cost
-    monkeypatch.setattr(searched_forms, "plan_by_cost", lambda stores: asked.append(stores) or chosen(stores))
+    noted = lambda stores, *given, **named: asked.append(stores) or chosen(stores, *given, **named)
+    monkeypatch.setattr(searched_forms, "plan_by_cost", noted)
     plan = backward_of(with_sink, *leaves((8, 32, 2048, 64), (8, 4, 2048, 64), (8, 4, 2048, 64), (32,)))
     estimated = Estimator([{}])
     assert isfinite(estimated(plan).seconds[0]) and not isfinite(estimated(plan_stores(asked[0])).seconds[0])
