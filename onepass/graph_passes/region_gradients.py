@@ -1,8 +1,8 @@
 """What becomes of a region whose derivatives are needed: a derived backward, or Inductor, or autograd on its own calls.
 
 Invariant: where no backward is derived, the region is left to Inductor, which compiles forward and backward; unless
-what it would keep for the backward takes a large part of the memory. Example: sigmoids
-that are divided by the largest of their row are left, with the reason.
+what it would keep for the backward takes a large part of the memory. Example: sigmoids that are divided by the largest
+of their row are left, with the reason.
 """
 
 from __future__ import annotations
