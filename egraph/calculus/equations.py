@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 from ..derivation.normalize import Normaliser
 from ..rewrite.rule import Rule
-from ..terms.ops import cast
+from ..terms.ops import cast, const, iota, load
 from ..terms.term import FLOATS, Term
 from ..terms.traversal import subterms, tensors
 from .partials import NotDifferentiable
 from .reverse_mode import Result
-from .saved import Saved, read
+from .saved import Saved
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,11 @@ class Equations:
 
 
 def as_stored(form: Term, result: Result) -> tuple[Term, Term]:
-    """What a result's tensor holds, and how it is read: the result as it was rounded when it was stored."""
-    stored = read(result.tensor, result.order)
+    """What a result's tensor holds, and how it is read: the result as it was rounded when it was stored.
+
+    Along a dim that the form lacks all elements are equal. The first is read: a sum has no such dim to add over.
+    """
+    stored = load(result.tensor, *(iota(dim) if dim in form.dims else const(0) for dim in result.order))
     return (form.args[0], cast(stored, form.args[0].dtype)) if form.op == "cast" else (form, stored)
 
 
