@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import reduce
-from itertools import count
 from operator import add
 
 from ..derivation.normalize import canonical_names
-from ..terms.ops import sum_over
 from ..terms.term import FLOATS, Dim, Term
-from ..terms.traversal import all_dims, reduces, rename_dims, subterms
+from ..terms.traversal import all_dims, reduces, subterms
 from .partials import ZERO, NotDifferentiable, partials
+from .transpose import summed, with_axes
 
 Simplify = Callable[[Term, Term], Term]  # (node, its cotangent) -> an equal cotangent
 
@@ -42,14 +41,14 @@ def cotangents_of_loads(
         g = simplify(node, cotangents[node]) if is_joint else cotangents[node]
         if node.op == "load" and g is not ZERO:
             found.append((node, g))
-        joined = [(others[node], _renamed(g, node, others[node]))] if node in others and _is_pointwise(g) else None
+        joined = [_under_name_of(others[node], node, g)] if node in others and _is_pointwise(g) else None
         for operand, part in joined or _passed_on(node, g, active, users):
             cotangents[operand] = cotangents[operand] + part if operand in cotangents else part
     return found
 
 
 def _under_other_names(nodes: Iterable[Term], active: Collection[Term]) -> dict[Term, Term]:
-    """By products, the one with other names of dims that comes before all of their operands' other users.
+    """By product: the first of the nodes that is the same product under other names of dims. The first has no entry.
 
     Example: scores of a loss in both directions, Σ_d x[i, d] · y[j, d] summed over i, and Σ_d x[j, d] · y[k, d] over k.
     A gradient then has one product with the scores of both.
@@ -61,23 +60,16 @@ def _under_other_names(nodes: Iterable[Term], active: Collection[Term]) -> dict[
     return {n: one for n, one in known if n is not one}
 
 
+def _under_name_of(other: Term, node: Term, g: Term) -> tuple[Term, Term]:
+    """The same product under other names of dims, and the cotangent with these names."""
+    pairs = [(name, dim) for name, dim in zip(all_dims(other), all_dims(node), strict=True) if dim in node.dims]
+    own, axes = zip(*pairs, strict=True)
+    return other, with_axes(own, g, axes)
+
+
 def _is_pointwise(g: Term) -> bool:
     """Whether a cotangent has products alone in it, and no sums over them, which are loops of their own."""
     return not any(reduces(r.args[0]) for r in reduces(g))
-
-
-def _renamed(g: Term, node: Term, other: Term) -> Term:
-    """The cotangent of a product with the names that the other one has; dims that are bound in it make way."""
-    names = dict(zip(all_dims(node), all_dims(other), strict=True))
-    names = {dim: name for dim, name in names.items() if dim in node.dims}
-    taken = {d.name for d in (*all_dims(g), *names.values())}
-    bound = {r.attrs[1] for r in reduces(g)} - names.keys()
-    made = (f"{{}}.{k}" for k in count(1))
-    for dim in sorted(bound & {*names.values()}):
-        fresh = next(name for form in made if (name := form.format(dim.name)) not in taken)
-        taken.add(fresh)
-        names[dim] = Dim(fresh, dim.size)
-    return rename_dims(g, names)
 
 
 def rows_used(forms: Iterable[Term], changed: Collection[str]) -> Counter[str]:
@@ -118,13 +110,6 @@ def _waits(operand: Term) -> bool:
     exp(a) is bounded only beside the divisors of the rows: (Σ_i g / exp(L)) · exp(a) = Σ_i g · exp(a - L).
     """
     return operand.op == "exp" and not reduces(operand)
-
-
-def summed(x: Term, dims: Collection[Dim]) -> Term:
-    """The sum over dims, whether or not the term depends on them."""
-    for dim in sorted(dims):
-        x = sum_over(dim, x)
-    return x
 
 
 def _active(nodes: list[Term], wanted: Collection[str]) -> set[Term]:

@@ -6,16 +6,14 @@ a certificate is checked. Example: `differentiated(forms, ["q"], normaliser.norm
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
 
-from ..terms.ops import cast, iota, make
+from ..terms.ops import cast
 from ..terms.term import Dim, Tensor, Term
-from ..terms.traversal import rebuild, reduces, rename_dims
 from .adjoint import cotangents_of_loads
 from .saved import read
-from .transpose import at_place, transposed
+from .transpose import transposed, with_axes
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,7 @@ def differentiated(
         term, axes = transposed(node, g)
         if tensor in sums:
             before, own = sums[tensor]
-            term, axes = _rounded_once(before, _over(own, term, axes)), own
+            term, axes = _rounded_once(before, with_axes(own, term, axes)), own
         sums[tensor] = term, axes
     order = list(wanted)
     found = [Derivative(tensor, simplified(term), axes) for tensor, (term, axes) in sums.items()]
@@ -69,27 +67,3 @@ def _rounded_once(one: Term, other: Term) -> Term:
     if one.op == other.op == "cast" and one.attrs == other.attrs and one.args[0].dtype == other.args[0].dtype:
         return cast(one.args[0] + other.args[0], one.attrs[0])
     return one + other
-
-
-def _over(own: tuple[Dim, ...], term: Term, axes: tuple[Dim, ...]) -> Term:
-    """The same gradient with other dims for its axes; dims that are bound inside make way."""
-    taken = {*own, *axes}
-    names = {r.attrs[1]: _fresh(r.attrs[1], taken) for r in reduces(term) if r.attrs[1] in taken}
-    return rename_dims(_rename_bound(term, names), dict(zip(axes, own, strict=True)))
-
-
-def _fresh(dim: Dim, taken: Collection[Dim]) -> Dim:
-    names = {d.name for d in taken}
-    return next(Dim(name, dim.size) for k in count(1) if (name := f"{dim.name}.{k}") not in names)
-
-
-def _rename_bound(term: Term, names: Mapping[Dim, Dim]) -> Term:
-    """Other names for dims that reductions bind; free dims keep theirs."""
-
-    def change(node: Term, args: tuple[Term, ...]) -> Term:
-        if node.op == "reduce" and node.attrs[1] in names:
-            monoid, dim = node.attrs
-            return make("reduce", (at_place(args[0], dim, iota(names[dim])),), (monoid, names[dim]))
-        return make(node.op, args, node.attrs)
-
-    return rebuild(term, change)

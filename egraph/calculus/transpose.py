@@ -7,14 +7,15 @@ heads, so the gradient of k sums over the two.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import count
 
 from ..terms.affine import affine, bounds, length, to_term
-from ..terms.ops import cast, const, eq, iota, le, lt, make, maximum, minimum, where
+from ..terms.ops import cast, const, eq, iota, le, lt, make, maximum, minimum, sum_over, where
 from ..terms.term import FLOATS, Dim, Term
-from .adjoint import summed
+from ..terms.traversal import all_dims, rebuild, reduces, rename_dims
 from .partials import ZERO
 
 
@@ -149,3 +150,34 @@ def _flattened(index: Term, axis: Dim, left: Collection[Dim]) -> SolvedIndex | N
     within = place if not kept else minimum(maximum(place, const(0)), const(step - 1))
     places = {atom.attrs[0]: (within // factor) % atom.attrs[0].size for atom, factor in ordered}
     return SolvedIndex(places, reduce(lambda p, q: p & q, kept) if kept else None)
+
+
+def summed(x: Term, dims: Collection[Dim]) -> Term:
+    """The sum over dims, whether or not the term depends on them."""
+    for dim in sorted(dims):
+        x = sum_over(dim, x)
+    return x
+
+
+def with_axes(own: Sequence[Dim], term: Term, axes: Sequence[Dim]) -> Term:
+    """The same gradient with other dims for its axes; dims that are bound inside make way."""
+    taken = {*own, *axes}
+    names = {r.attrs[1]: _fresh(r.attrs[1], {*taken, *all_dims(term)}) for r in reduces(term) if r.attrs[1] in taken}
+    return rename_dims(_rename_bound(term, names), dict(zip(axes, own, strict=True)))
+
+
+def _fresh(dim: Dim, taken: Collection[Dim]) -> Dim:
+    names = {d.name for d in taken}
+    return next(Dim(name, dim.size) for k in count(1) if (name := f"{dim.name}.{k}") not in names)
+
+
+def _rename_bound(term: Term, names: Mapping[Dim, Dim]) -> Term:
+    """Other names for dims that reductions bind; free dims keep theirs."""
+
+    def change(node: Term, args: tuple[Term, ...]) -> Term:
+        if node.op == "reduce" and node.attrs[1] in names:
+            monoid, dim = node.attrs
+            return make("reduce", (at_place(args[0], dim, iota(names[dim])),), (monoid, names[dim]))
+        return make(node.op, args, node.attrs)
+
+    return rebuild(term, change)

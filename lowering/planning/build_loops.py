@@ -53,9 +53,10 @@ def name_axes_alike(planning: Planning) -> Planning:
         if store.output.name not in planning.results and not store.places:
             stores[n] = next(filter(None, (_named_as(store, other, planning) for other in others)), store)
     renamed = [a for a, b in zip(stores, planning.stores, strict=True) if a is not b]
-    planning = replace(planning, stores=tuple(stores)) if renamed else planning
+    if not renamed:
+        return planning
     shapes = {store.output.name: kernel_shape((store,), planning) for store in renamed}
-    return replace(planning, shapes={**planning.shapes, **shapes}) if renamed else planning
+    return replace(planning, stores=tuple(stores), shapes={**planning.shapes, **shapes})
 
 
 def _named_as(store: Store, other: Store, planning: Planning) -> Store | None:
