@@ -33,6 +33,8 @@ from .schedule.choose_config import emulating
 from .schedule.kernel_time import executor_of
 from .schedule.schedule_store import ScheduleStore
 from .schedule.setting_values import config_of
+from .stages.staged_run import Prepare, StagedRun, staged
+from .stages.stored_factors import of_a_library
 from .tiled.compiled_tiles import CompiledTiles
 from .tiled.executor import tiled_results
 from .tiled.tile_ops import OutOfTime
@@ -203,6 +205,7 @@ class TritonExecutor(PlanExecutor):
     """Triton kernels, on a GPU or in Triton's interpreter."""
 
     name = "triton"
+    in_stages = True  # torch runs the plain products of a plan
 
     def refusal(self, plan: Plan, device: torch.device) -> str | None:
         reasons = (self.kernel_refusal(kernel, plan) for kernel in plan.kernels)
@@ -224,6 +227,9 @@ class TritonExecutor(PlanExecutor):
         store: ScheduleStore | None = None,
         deterministic: bool = False,
     ) -> PreparedPlan:
+        each = lambda stage, given: self.prepare(stage, given, sizes, None, store, deterministic)
+        if (stages := self._staged(plan, tensors, each)) is not None:
+            return _of_stages(stages, tuple(tensors))
         reordered, wanted = _by_memory(plan, tensors, strides)
         launcher = self._launcher(reordered.plan, store, deterministic)
         run, copied = _bound(launcher, reordered, tensors, sizes, wanted)
@@ -240,6 +246,9 @@ class TritonExecutor(PlanExecutor):
         store: ScheduleStore | None = None,
         deterministic: bool = False,
     ) -> None:
+        each = lambda stage, given: self.compile_ahead(stage, given, device, sizes, None, store, deterministic)
+        if self._staged(plan, tensors, each) is not None:
+            return
         reordered, wanted = _by_memory(plan, tensors, strides)
         launcher = self._launcher(reordered.plan, store, deterministic)
         from .launch.relayout import with_copies
@@ -266,10 +275,19 @@ class TritonExecutor(PlanExecutor):
         from .launch.relayout import with_copies
         from .triton.launch_texts import launch_texts
 
+        found: list[KernelTexts] = []
+        each = lambda stage, given: found.extend(self.texts(stage, given, sizes, None, store, deterministic))
+        if self._staged(plan, tensors, each) is not None:
+            return found
         reordered, wanted = _by_memory(plan, tensors, strides)
         given = dict(zip(tensors, with_copies(*_in_order(reordered, tensors, sizes))))
         made = self._launcher(reordered.plan, store, deterministic)
         return launch_texts(made, given, dict(sizes), reordered.strides(wanted))
+
+    def _staged(self, plan: Plan, tensors: Inputs, each: Prepare) -> StagedRun | None:
+        """The plan in stages, with `each` of a stage's kernels and of tensors like its own; None if all run as one."""
+        what = staged(plan) if self.in_stages else None
+        return None if what is None else StagedRun.prepared(what, tensors, each)
 
     def _launcher(self, plan: Plan, store: ScheduleStore | None, deterministic: bool):
         from .triton.launch import launcher
@@ -300,6 +318,8 @@ class GluonExecutor(TritonExecutor):
         return found if isinstance(found, str) else None
 
     def describe(self, kernel: Kernel, weights: str = "half", in_pieces: bool = False) -> str:
+        if not in_pieces and (said := of_a_library(kernel)):
+            return said
         found = bind_as_run(kernel, weights)
         if isinstance(found, Binding) and (reason := _too_few_rows(kernel) or (in_pieces and why_not_in_pieces(found))):
             return f"plain Triton: {reason}"
@@ -383,6 +403,8 @@ class ConfiguredExecutor(TritonExecutor):
     settings: as schedule/setting_values.py names them. Raises SettingsRefused for those that a search never tries.
     """
 
+    in_stages = False
+
     def __init__(self, settings: Mapping[str, object]):
         try:
             self.config = config_of(settings)
@@ -404,6 +426,15 @@ class ConfiguredExecutor(TritonExecutor):
         if refused := getattr(launcher, "refusals", None):
             raise SettingsRefused("; ".join(refused.values()))
         return ()
+
+
+def _of_stages(stages: StagedRun, names: Sequence[str]) -> PreparedPlan:
+    """The stages as what runs a plan. names: of the tensors, in order."""
+    ready = stages.prepared_plans
+    run = lambda given: stages(dict(zip(names, given)))
+    who = ", ".join(dict.fromkeys([*(one.executor for one in ready), "torch's products of matrices"]))
+    notes = (str(stages.what), *dict.fromkeys(note for one in ready for note in one.notes))
+    return PreparedPlan(run, who, notes, deterministic=all(one.deterministic for one in ready))
 
 
 ROUNDING_HELPS = '; with options={"weights": "e4m3"} it has a form of its own on Hopper'

@@ -31,6 +31,7 @@ from ..plan.thresholds import MAX_STORED_BYTES
 from ..planning.planner import normalised, plan_with, prepared
 from ..planning.planning_state import Planning, dims_of_results
 from ..planning.verify import WrongPlanning
+from ..stages.staged_run import held_bytes
 from .candidates import Candidate, candidates, in_order, stored_bytes
 from .estimated_plan import Estimator, PlanEstimates, nominal_sizes
 from .kernel_cost import UNITS
@@ -126,14 +127,15 @@ class _Search:
     def stores(self, found: _Found) -> Iterator[PlanChoice]:
         """Sets of candidates that are stored as well, small ones first.
 
-        Where loops keep numbers alone, as over one product, they keep its scores out of memory: no scores are stored.
+        Where loops keep a number for each row alone, as over one product, they keep its scores out of memory: no scores
+        are stored.
         """
         planning = self._prepare(found.choice.rows)
         pays = lambda chosen: self._could_pay(found, chosen)
         if not pays(()):
             return
         single = [one for one in candidates(planning.terms, planning.held_limit) if pays((one,))]
-        numbers = all(map(keeps_numbers, found.plan.kernels))
+        numbers = all(keeps_numbers(kernel) and not kernel.columns for kernel in found.plan.kernels)
         single = [one for one in single if not (numbers and any(map(_has_scores, one)))]
         for count in range(1, MAX_CANDIDATES_TOGETHER + 1):
             for chosen in filter(pays, combinations(single, count)):
@@ -178,9 +180,13 @@ class _Search:
         return 4 * count * prod(resolve(d.size, self._sizes[-1]) for d in store.order)
 
     def _could_pay(self, found: _Found, chosen: Sequence[Candidate]) -> bool:
-        """Whether these candidates take little memory, and two launches that move each byte once could be faster."""
+        """Whether these candidates take little memory, and two launches that move each byte once could be faster.
+
+        Scores may take much: it is seen in the plan whether they are stored for a part of a dim at a time.
+        """
         stored = [sum(stored_bytes(candidate, sizes) for candidate in chosen) for sizes in self._sizes]
-        if any(taken > max(MAX_STORED_BYTES, needed) for taken, needed in zip(stored, found.needed, strict=True)):
+        large = any(taken > max(MAX_STORED_BYTES, needed) for taken, needed in zip(stored, found.needed, strict=True))
+        if large and not any(_has_scores(term) for candidate in chosen for term in candidate):
             return False
         pairs = zip(found.least(2), stored, strict=True)
         return found.beaten_by(*(least + 2 * taken / H200.memory_bytes for least, taken in pairs))
@@ -195,10 +201,17 @@ class _Search:
             if choice.stored and not _reads_its_parts(plan):
                 return None
             found = self.estimated(plan, choice)
+            if choice.stored and not self._has_room(found):
+                return None
         except (NotPlannable, WrongPlanning):
             return None
         self.tried.append(found)
         return found
+
+    def _has_room(self, found: _Found) -> bool:
+        """Whether what is stored between kernels takes little memory, all at once or for a part of a dim at a time."""
+        taken = [held_bytes(found.plan, sizes) for sizes in self._sizes]
+        return all(one <= max(MAX_STORED_BYTES, most) for one, most in zip(taken, found.needed, strict=True))
 
     @cached_property
     def _most_plans(self) -> int:

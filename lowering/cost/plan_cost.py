@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import prod
 
 from ...egraph.terms.sizes import UnknownSize, resolve
 from ...egraph.terms.term import TermError
+from ..analysis.dim_roles import sum_factors
+from ..analysis.exact_products import native
 from ..gluon.launch import RATE_OF_TRITON, RefusedLaunch, fits, fitting
 from ..hopper.config import HopperConfig
 from ..hopper.split_states import parts_by_states
@@ -19,10 +22,13 @@ from ..launch.split_loops import enough_programs, split_kernel, wanted_chunks
 from ..plan.device import H200, HopperGpu
 from ..plan.records import Kernel, NotPlannable, Plan
 from ..schedule.kernel_time import Config, Sizes
+from ..stages.stored_factors import of_a_library
 from ..triton.default_config import cut_to_sizes, default_for, of_few_rows, widest
-from .kernel_cost import TIMING, Estimate, estimate
+from .kernel_cost import TIMING, UNITS, Estimate, estimate
 
 ARCHITECTURE = "sm_90"
+HALF_BYTES = 2
+LIBRARY_FLOPS = 7e14  # per second, of a library's products of large matrices of halves on an H200
 
 
 @dataclass(frozen=True)
@@ -56,6 +62,8 @@ def _kernel_estimates(
     kernel: Kernel, sizes: tuple[tuple[str, int], ...], device: HopperGpu, kept: float, hopper: bool
 ) -> tuple[KernelEstimate, ...]:
     """Memoised, because the plans that are tried, and the two forms that are compared, have most kernels in common."""
+    if of_a_library(kernel):
+        return (_by_library(kernel, dict(sizes), device, kept),)
     found = []
     for part in parts_by_states(kernel, fits) if hopper else [kernel]:
         for one, configs, known in scheduled(part, dict(sizes), device, hopper):
@@ -63,6 +71,20 @@ def _kernel_estimates(
             first = next(tried)
             found.append(first if not first.estimate.why else next((t for t in tried if not t.estimate.why), first))
     return tuple(found)
+
+
+def _by_library(kernel: Kernel, sizes: dict, device: HopperGpu, kept: float) -> KernelEstimate:
+    """A large product that torch runs. What is computed for it is stored and read once more, in half precision."""
+    ((_, configs, _),) = scheduled(kernel, sizes, device, hopper=False)[:1]
+    own, product = estimate(kernel, configs[-1], sizes, device, kept), kernel.loops[0].accumulators[0].reductions[0]
+    numbers = lambda dims: prod(resolve(d.size, sizes) for d in dims)
+    computed = [part for part in sum_factors(product) if native(part) is None]
+    again = sum(2 * HALF_BYTES * numbers(part.dims) for part in computed)
+    moved = (sum(one.distinct for one in own.traffic) + again) / device.memory_bytes
+    multiplied = 2 * numbers(product.args[0].dims) / LIBRARY_FLOPS
+    parts = {UNITS["tensor"]: multiplied, "memory": moved, "launch": TIMING.launch}
+    found = replace(own, seconds=TIMING.launch + multiplied + moved, parts=parts, why="")
+    return KernelEstimate(kernel, configs[-1], found, sizes)
 
 
 def described(plan: Plan, kernel: Kernel, sizes: Sizes | None = None, device: HopperGpu = H200) -> str:

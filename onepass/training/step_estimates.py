@@ -17,7 +17,6 @@ from ..lowering.plan.device import H200
 from .plans import Training
 
 MAX_TIMES = 1.55  # of Inductor's estimated time, that a plan's may take to be tried: estimates are off by some tenths
-PRODUCT_FLOPS = 7e14  # per second, of a library's products of large matrices on an H200
 PRODUCTS_OF_A_STEP = 3  # the product itself, and one for the gradient of each factor
 TIMES_MOVED = 3  # the least bytes of a forward: the backward reads the product, and stores and reads its cotangent
 
@@ -37,9 +36,11 @@ def may_beat_inductor(made: Training, sizes: Mapping[str, int]) -> bool:
 def seconds_of_compiled_step(program: Program, sizes: Mapping[str, int]) -> float | None:
     """Forward and backward of the original calls as Inductor compiles them, at an H200's rates; None if a size is not
     known."""
+    from ..lowering.cost.plan_cost import LIBRARY_FLOPS
+
     try:
         moved = least_bytes(program, sizes) / H200.memory_bytes
     except UnknownSize:
         return None
     flops = product_flops(program, sizes)
-    return None if flops is None else PRODUCTS_OF_A_STEP * flops / PRODUCT_FLOPS + TIMES_MOVED * moved
+    return None if flops is None else PRODUCTS_OF_A_STEP * flops / LIBRARY_FLOPS + TIMES_MOVED * moved

@@ -1,0 +1,142 @@
+"""Computed factors of large products, stored once in half precision, so that the products are plain ones.
+
+A kernel with tiles of columns computes such a factor for each tile of columns again. Where the factor is a function of
+a part that the plan stores anyway, a kernel of its own stores it, rounded as the product rounds it, and each product
+reads it. Invariant: the results are those of the plan. Example: the gradient of the scores of a layer with its cross
+entropy is stored once for the gradients of both factors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from ...egraph.terms.ops import cast, iota, load, make
+from ...egraph.terms.term import Dim, Tensor, Term
+from ...egraph.terms.traversal import subterms, tensors
+from ..analysis.dim_roles import sum_factors, two_sides
+from ..analysis.exact_products import native
+from ..plan.kernel_edits import with_terms
+from ..plan.records import Kernel, Plan, Store
+from ..plan.term_edits import fresh_name, renaming, replace_from_above
+from .plain_products import plain_product, whole_sum
+
+
+@dataclass(frozen=True)
+class StoredFactor:
+    """A factor of a product: its kernel, and the sum that multiplies it with the stored one in its place."""
+
+    term: Term
+    kernel: Kernel
+
+    @property
+    def store(self) -> Store:
+        return self.kernel.stores[0]
+
+
+def with_stored_factors(plan: Plan) -> Plan:
+    """The plan whose large products multiply stored factors; unchanged where none is computed of a stored part."""
+    parts = {store.output for kernel in plan.kernels for store in kernel.stores} - {*plan.outputs}
+    names = {t.name for k in plan.kernels for t in (*k.inputs, *(store.output for store in k.stores))}
+    stored: list[StoredFactor] = []
+    kernels: list[Kernel] = []
+    for kernel in plan.kernels:
+        kernels += _with_factor(kernel, parts, names, stored)
+    return replace(plan, kernels=tuple(kernels)) if stored else plan
+
+
+def _with_factor(
+    kernel: Kernel, parts: set[Tensor], names: set[str], stored: list[StoredFactor]
+) -> Iterator[Kernel]:
+    """The kernel behind the one that stores its factor, where no kernel before has stored it."""
+    found = _computed_factor(kernel, parts)
+    if found is None:
+        yield kernel
+        return
+    summed, factor, other = found
+    known = next(((one, dims) for one in stored if (dims := renaming(one.term, factor)) is not None), None)
+    if known is None:
+        one = StoredFactor(factor, _kernel(kernel, factor, other, parts, names))
+        stored.append(one)
+        yield one.kernel
+        known = one, {d: d for d in factor.dims}
+    one, renamed = known
+    if one.store.output.dtype != _half(other):
+        yield kernel
+        return
+    read = cast(load(one.store.output, *(iota(renamed.get(d, d)) for d in one.store.order)), "float32")
+    total = make("reduce", (read * other,), summed.attrs)
+    value = kernel.loops[0].accumulators[0].values[0]
+    changed = with_terms(kernel, lambda term: replace_from_above(term, {summed: total, value: read * other}))
+    left = dict.fromkeys(t for store in changed.stores for t in tensors(store.term))
+    yield replace(changed, inputs=tuple(left), exact=frozenset())
+
+
+def _computed_factor(kernel: Kernel, parts: set[Tensor]) -> tuple[Term, Term, Term] | None:
+    """The sum of a kernel with its computed factor and the other one; None for another kernel.
+
+    The factor is a function of a stored part that has all of its dims: it takes about as much memory as that.
+    """
+    state = whole_sum(kernel)
+    if state is None or not kernel.columns or state.reductions[0] in kernel.exact:
+        return None
+    (summed,) = state.reductions
+    sides = _sides(summed, kernel.loops[0].dim)
+    for factor, other in (sides, sides[::-1]) if sides else ():
+        half = native(other)
+        computed = native(factor) is None and not any(n.op == "reduce" for n in subterms(factor))
+        if computed and half is not None and half.op == "load" and _reads_all(factor, parts):
+            return summed, factor, other
+    return None
+
+
+def _sides(summed: Term, inner: Dim) -> tuple[Term, Term] | None:
+    """The two sides of the product that is summed."""
+    found = sum_factors(summed)
+    sides = [[found[k] for k in side] for side in two_sides([f.dims for f in found], inner)]
+    if not all(sides):
+        return None
+    one, other = (_product(side) for side in sides)
+    return (one, other) if one.dims - other.dims and other.dims - one.dims else None
+
+
+def _product(parts: Sequence[Term]) -> Term:
+    made = parts[0]
+    for part in parts[1:]:
+        made = made * part
+    return made
+
+
+def _half(other: Term) -> str:
+    half = native(other)
+    assert half is not None  # as `_computed_factor` has found
+    return half.dtype
+
+
+def _reads_all(factor: Term, parts: set[Tensor]) -> bool:
+    """Whether it reads an element of a stored part for each of its own."""
+    reads = (n for n in subterms(factor) if n.op == "load" and n.attrs[0] in parts)
+    return any(n.dims == factor.dims for n in reads)
+
+
+def _kernel(kernel: Kernel, factor: Term, other: Term, parts: set[Tensor], names: set[str]) -> Kernel:
+    """What stores a factor, in the order of the stored part that it reads."""
+    reads = (n for n in subterms(factor) if n.op == "load" and n.attrs[0] in parts and n.dims == factor.dims)
+    order = tuple(next(iter(index.dims)) for index in next(reads).args)
+    name = fresh_name("factor", names)
+    names.add(name)
+    output = Tensor(name, _half(other), tuple(d.size for d in order))
+    *grid, rows, columns = order
+    store = Store(cast(factor, output.dtype), output, order)
+    inputs = tuple(tensors(factor))
+    return Kernel(f"storing_{name}", tuple(grid), rows, f"{rows.name}_tile", (), (), (store,), inputs,
+                  columns=(columns,))  # fmt: skip
+
+
+def of_a_library(kernel: Kernel) -> str:
+    """What a report says of a large product that torch runs; "" for another kernel."""
+    if plain_product(kernel) is not None:
+        return "torch's product of matrices"
+    if _computed_factor(kernel, {*kernel.inputs}) is not None:
+        return "torch's product of matrices, where a stored part has an element for each of its computed factor"
+    return ""
