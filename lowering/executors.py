@@ -33,7 +33,8 @@ from .schedule.choose_config import emulating
 from .schedule.kernel_time import executor_of
 from .schedule.schedule_store import ScheduleStore
 from .schedule.setting_values import config_of
-from .stages.staged_run import Prepare, StagedRun, staged
+from .stages.staged_plan import staged
+from .stages.staged_run import Prepare, StagedRun
 from .stages.stored_factors import of_a_library
 from .tiled.compiled_tiles import CompiledTiles
 from .tiled.executor import tiled_results
@@ -287,7 +288,7 @@ class TritonExecutor(PlanExecutor):
     def _staged(self, plan: Plan, tensors: Inputs, each: Prepare) -> StagedRun | None:
         """The plan in stages, with `each` of a stage's kernels and of tensors like its own; None if all run as one."""
         what = staged(plan) if self.in_stages else None
-        return None if what is None else StagedRun.prepared(what, tensors, each)
+        return None if what is None else StagedRun(what, tensors, each)
 
     def _launcher(self, plan: Plan, store: ScheduleStore | None, deterministic: bool):
         from .triton.launch import launcher

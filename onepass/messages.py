@@ -450,7 +450,7 @@ ONE_PRODUCT_IN_TRAINING = Message(
     "one product of which only reductions are read, and its gradients are needed: a plan would compute the product "
     "again in each of its kernels, so Inductor compiles its forward and its backward; on a GPU, plans are tried where "
     "estimates allow it",
-    'options={"inner": "eager"} fuses it',
+    'options={"prefer": "memory"} fuses it: less is stored, in more time',
 )
 GRAPH_BREAK = Message(
     "OP701",

@@ -31,7 +31,7 @@ from ..plan.thresholds import MAX_STORED_BYTES
 from ..planning.planner import normalised, plan_with, prepared
 from ..planning.planning_state import Planning, dims_of_results
 from ..planning.verify import WrongPlanning
-from ..stages.staged_run import held_bytes
+from ..stages.staged_plan import has_room
 from .candidates import Candidate, candidates, in_order, stored_bytes
 from .estimated_plan import Estimator, PlanEstimates, nominal_sizes
 from .kernel_cost import UNITS
@@ -210,8 +210,7 @@ class _Search:
 
     def _has_room(self, found: _Found) -> bool:
         """Whether what is stored between kernels takes little memory, all at once or for a part of a dim at a time."""
-        taken = [held_bytes(found.plan, sizes) for sizes in self._sizes]
-        return all(one <= max(MAX_STORED_BYTES, most) for one, most in zip(taken, found.needed, strict=True))
+        return all(has_room(found.plan, *pair) for pair in zip(self._sizes, found.needed, strict=True))
 
     @cached_property
     def _most_plans(self) -> int:

@@ -75,7 +75,7 @@ def _kernel_estimates(
 
 def _by_library(kernel: Kernel, sizes: dict, device: HopperGpu, kept: float) -> KernelEstimate:
     """A large product that torch runs. What is computed for it is stored and read once more, in half precision."""
-    ((_, configs, _),) = scheduled(kernel, sizes, device, hopper=False)[:1]
+    _, configs, _ = next(iter(scheduled(kernel, sizes, device, hopper=False)))
     own, product = estimate(kernel, configs[-1], sizes, device, kept), kernel.loops[0].accumulators[0].reductions[0]
     numbers = lambda dims: prod(resolve(d.size, sizes) for d in dims)
     computed = [part for part in sum_factors(product) if native(part) is None]

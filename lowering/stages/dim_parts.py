@@ -45,18 +45,20 @@ def dim_parts(plan: Plan, tensor: Tensor, axis: int) -> DimParts | None:
     if found is None or not isinstance(size, int):
         return None
     axes, dims = found
-    inside = [kernel for kernel in plan.kernels if kernel.name in dims]
-    if not all(_may_be_cut(kernel, dims[kernel.name]) for kernel in inside):
-        return None
-    summed = frozenset(s.output.name for k in inside for s in k.stores if dims[k.name] not in s.order)
+    inside = tuple(kernel for kernel in plan.kernels if kernel.name in dims)
+    summed = frozenset(_made(inside, dims))
     after = _readers(plan, summed)
-    if any(kernel.name in dims for kernel in after):
-        return None
     before = tuple(k for k in plan.kernels if k.name not in dims and k not in after)
-    made = {s.output.name for k in inside for s in k.stores}
-    if any(t.name in made for k in before for t in k.inputs):
-        return None  # it reads a tensor that is cut, at all places
-    return DimParts(size, axes, dims, before, tuple(inside), after, summed)
+    in_order = dims.keys().isdisjoint(k.name for k in after) and not {*before} & {*_readers(plan, _made(inside))}
+    if not in_order or not all(_may_be_cut(kernel, dims[kernel.name]) for kernel in inside):
+        return None
+    return DimParts(size, axes, dims, before, inside, after, summed)
+
+
+def _made(kernels: Sequence[Kernel], without: Mapping[str, Dim] | None = None) -> set[str]:
+    """The names of what kernels store. without: only results that lack the dim of their kernel."""
+    lacks = lambda kernel, store: without is None or without[kernel.name] not in store.order
+    return {store.output.name for kernel in kernels for store in kernel.stores if lacks(kernel, store)}
 
 
 def part_of(kernel: Kernel, parts: DimParts, size: int) -> Kernel:
@@ -67,8 +69,8 @@ def part_of(kernel: Kernel, parts: DimParts, size: int) -> Kernel:
     def change(term: Term) -> Term:
         return rename_dims(_moved(term, before), {before: dim})
 
-    axes = {name: axis for name, axis in parts.axes.items()}
-    smaller = lambda t: replace(t, shape=tuple(size if axes.get(t.name) == n else s for n, s in enumerate(t.shape)))
+    cut = parts.axes.get
+    smaller = lambda t: replace(t, shape=tuple(size if cut(t.name) == n else s for n, s in enumerate(t.shape)))
     changed = _with_tensors(with_terms(kernel, change), smaller)
     reads = any(START in _loaded(store.term) for store in changed.stores)
     swap = lambda one: dim if one == before else one
@@ -124,7 +126,8 @@ def _axes_and_dims(plan: Plan, name: str, axis: int) -> tuple[dict[str, int], di
 
     A kernel's dim goes along an axis by which it reads or writes a tensor.
     """
-    axes, dims, known = {name: axis}, {}, -1
+    axes, known = {name: axis}, -1
+    dims: dict[str, Dim] = {}
     while known != len(axes) + len(dims):
         known = len(axes) + len(dims)
         for kernel in plan.kernels:

@@ -13,10 +13,11 @@ import torch
 
 from ...egraph.terms.ops import iota
 from ...egraph.terms.term import Dim, Term
-from ..analysis.dim_roles import sum_factors
+from ..analysis.dim_roles import is_long, sum_factors
 from ..analysis.exact_products import native
 from ..plan.dtypes import HALVES
 from ..plan.records import Accumulator, Kernel, Range, Store
+from ..plan.thresholds import MAX_RESIDENT_ELEMENTS
 
 EVERY = (Range((), (), True),)
 
@@ -46,22 +47,26 @@ class PlainProduct:
 
 def plain_product(kernel: Kernel) -> PlainProduct | None:
     """The product that a kernel is; None for another kernel."""
-    state, store = whole_sum(kernel), kernel.stores[0]
-    if state is None or len(kernel.stores) != 1 or store.places or store.adds or not kernel.columns:
+    state, rows, columns = whole_sum(kernel), kernel.rows, columns_of_product(kernel)
+    if state is None or rows is None or columns is None or not _stores_only(kernel, state.reductions[0]):
         return None
-    total = store.term.args[0] if store.term.op == "cast" else store.term
-    parts = [native(part) for part in sum_factors(state.reductions[0])]
-    if total is not state.reductions[0] or len(parts) != 2 or store.output.dtype not in (*HALVES, "float32"):
+    parts = [part for part in map(native, sum_factors(state.reductions[0])) if part is not None]
+    if len(parts) != 2 or not all(map(_by_coordinates, parts)) or parts[0].dtype != parts[1].dtype:
         return None
-    one, other = parts
-    if one is None or other is None or not _by_coordinates(one) or not _by_coordinates(other):
-        return None
-    inner, (rows, columns) = kernel.loops[0].dim, (kernel.rows, kernel.columns[0])
-    one, other = (one, other) if rows in one.dims else (other, one)
+    (store,), inner = kernel.stores, kernel.loops[0].dim
+    one, other = parts if rows in parts[0].dims else parts[::-1]
     batch = tuple(d for d in store.order if d not in (rows, columns))
-    if one.dims != {*batch, rows, inner} or other.dims != {*batch, columns, inner} or one.dtype != other.dtype:
+    if one.dims != {*batch, rows, inner} or other.dims != {*batch, columns, inner}:
         return None
     return PlainProduct(one, other, batch, rows, columns, inner, store)
+
+
+def _stores_only(kernel: Kernel, total: Term) -> bool:
+    """Whether a kernel stores a sum of products, as it is or rounded, and nothing else."""
+    (store, *others) = kernel.stores
+    stored = store.term.args[0] if store.term.op == "cast" else store.term
+    plain = not others and not store.places and not store.adds and len(sum_factors(total)) == 2
+    return plain and stored is total and store.output.dtype in (*HALVES, "float32")
 
 
 def whole_sum(kernel: Kernel) -> Accumulator | None:
@@ -74,6 +79,13 @@ def whole_sum(kernel: Kernel) -> Accumulator | None:
         return None
     (state,) = loop.accumulators
     return state if state.monoid == "sum" and len(state.values) == 1 and state.gauge is None else None
+
+
+def columns_of_product(kernel: Kernel) -> Dim | None:
+    """The dim of a large product's columns: one that tiles are taken of, or a long one that a tile holds."""
+    long = [dim for dim in kernel.held if is_long(dim, MAX_RESIDENT_ELEMENTS)]
+    found = [*kernel.columns, *long]
+    return found[0] if len(found) == 1 and len(long) == len(kernel.held) else None
 
 
 def _by_coordinates(term: Term) -> bool:
@@ -92,16 +104,16 @@ def _turned(values: Mapping[str, torch.Tensor], read: Term, order: tuple[Dim, ..
 
 
 def multiply(one: torch.Tensor, other: torch.Tensor, out: torch.Tensor, added: bool = False) -> None:
-    """one @ other, summed in float32, into `out`; added: to what is there."""
-    if one.device.type != "cuda":
+    """one @ other, summed in float32, into `out`; added: to what is there, which is float32 then."""
+    if one.dim() > 3:
+        for pair in zip(one, other, out, strict=True):
+            multiply(*pair, added)
+    elif one.device.type != "cuda":
         product = one.float() @ other.float()
         out.copy_(out + product if added else product)
-    elif one.dim() > 2:
-        result = torch.matmul(one, other) if out.dtype == one.dtype else torch.matmul(one.float(), other.float())
-        out.copy_(out + result if added else result)
-    elif out.dtype == one.dtype:
-        torch.mm(one, other, out=out)
     elif added:
-        torch.addmm(out, one, other, out.dtype, out=out)
+        add = torch.addmm if one.dim() == 2 else torch.baddbmm
+        add(out, one, other, out.dtype, out=out)
     else:
-        torch.mm(one, other, out.dtype, out=out)
+        product_of = torch.mm if one.dim() == 2 else torch.bmm
+        product_of(one, other, **({} if out.dtype == one.dtype else {"out_dtype": out.dtype}), out=out)

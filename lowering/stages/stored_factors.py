@@ -19,7 +19,7 @@ from ..analysis.exact_products import native
 from ..plan.kernel_edits import with_terms
 from ..plan.records import Kernel, Plan, Store
 from ..plan.term_edits import fresh_name, renaming, replace_from_above
-from .plain_products import plain_product, whole_sum
+from .plain_products import columns_of_product, plain_product, whole_sum
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def _computed_factor(kernel: Kernel, parts: set[Tensor]) -> tuple[Term, Term, Te
     The factor is a function of a stored part that has all of its dims: it takes about as much memory as that.
     """
     state = whole_sum(kernel)
-    if state is None or not kernel.columns or state.reductions[0] in kernel.exact:
+    if state is None or columns_of_product(kernel) is None or state.reductions[0] in kernel.exact:
         return None
     (summed,) = state.reductions
     sides = _sides(summed, kernel.loops[0].dim)

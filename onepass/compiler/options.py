@@ -29,11 +29,13 @@ CHOICES = {
     "require": ("nothing", "all"),
     "verify": ("nothing", "kernel"),
     "weights": ("half", "e4m3"),
+    "prefer": ("speed", "memory"),
 }
 KEYWORD_OF_TORCH = "options"  # of torch.compile, which some give to a function of ours
 
 # In a graph, beside rules.
-CARRIED = ("strict", "inner", "executor", "libraries", "deterministic", "invariant", "verify", "weights", "without")
+CARRIED = ("strict", "inner", "executor", "libraries", "deterministic", "invariant", "verify", "weights", "prefer",
+           "without")  # fmt: skip
 IMPLIED_BY_INVARIANT = {"strict": True, "deterministic": True, "libraries": False}  # nobody else runs a region
 
 
@@ -51,6 +53,7 @@ class Options:
     `without`: names of our laws that are not used; `python -m onepass bisect` looks for one that makes a difference.
     `weights`: "e4m3" lets weights of e4m3 values be rounded to e4m3, relative to the largest score of their row so far,
     so that Hopper's products of bytes may multiply them.
+    `prefer`: "memory" keeps a region's plan where the original calls, which store more, are faster.
     `verify`: "kernel" holds the text of each kernel against its terms, over exact numbers, before it runs.
     """
 
@@ -65,6 +68,7 @@ class Options:
     require: str = "nothing"
     verify: str = "nothing"
     weights: str = "half"
+    prefer: str = "speed"
     without: tuple[str, ...] = ()
     inner_options: Mapping[str, object] = field(default_factory=dict)
 

@@ -58,7 +58,8 @@ def in_training(region: Region, found: Fused, needed: list[bool], options: Optio
     """What the report says of the backward of a region that gets one. Raises Refusal for one that Inductor compiles."""
     made = training(found.text, needed)
     if not isinstance(made, str):
-        if region.one_product and options.inner == "inductor" and not may_beat_inductor(made, hints):
+        left = region.one_product and options.inner == "inductor" and not _takes_much_memory(found, hints)
+        if left and not may_beat_inductor(made, hints):
             raise Refusal(messages.ONE_PRODUCT_IN_TRAINING, where_of(region.anchor))
         return backward_line(made)
     if options.inner == "inductor" and not _takes_much_memory(found, hints):
@@ -112,6 +113,9 @@ def in_forward_mode(region: Region, found: Fused) -> str:
 
 
 def _takes_much_memory(found: Fused, hints: Mapping[str, int]) -> bool:
+    """Whether what the compiler around would keep takes too much memory; any is too much where that is preferred."""
+    if found.options.prefer == "memory":
+        return True
     try:
         kept = sum(made_bytes(found.program, hints))
     except UnknownSize:

@@ -197,7 +197,9 @@ class Replacement:
     def _refuse_in_training(self, region: Region) -> None:
         """Raises Refusal for a region of one product on a CPU whose gradients are needed, where Inductor compiles both.
         """
-        leaves = region.one_product and region.refusal is None and self.rewriting.options.inner == "inductor"
+        options = self.rewriting.options
+        leaves = region.one_product and region.refusal is None and options.inner == "inductor"
+        leaves = leaves and options.prefer == "speed"
         values = map(value_of_node, region.inputs)
         on_gpu = any(isinstance(value, torch.Tensor) and value.is_cuda for value in values)
         if leaves and not on_gpu and any(gradients_needed(region, self._records)):

@@ -60,6 +60,12 @@ def rivals(found: Fused, tensors: Tensors, call: RegionCall) -> dict[str, execut
         rounds = executors.rounds_products(found.program)
         known |= {executors.ROUNDING_TILES: executors.rounding_tiles} if rounds else {}
         known[executors.COMPILED_TILES] = executors.compiled_tiles
+    return known if options.prefer == "memory" else known | _originals(found, call, device)
+
+
+def _originals(found: Fused, call: RegionCall, device: str) -> dict[str, executors.Prepare]:
+    """The original calls, which may store more than a plan, as they are and compiled."""
+    known: dict[str, executors.Prepare] = {}
     if max(made_bytes(found.program, call.sizes), default=0) <= MAX_BYTES_OF_A_VALUE.get(device, 0):
         known[executors.ORIGINAL] = executors.original
     if _may_compile(found) and not found.program.draws and (device == "cuda" or executors.ORIGINAL in known):

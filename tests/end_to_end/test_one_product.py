@@ -136,6 +136,23 @@ def test_training_is_left_to_inductor(name, monkeypatch):
         assert onepass.explain(PROGRAMS[name], *inputs()).fused
 
 
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("name", ["contrast", "CLIP", "cross entropy of a layer"])
+def test_training_stays_a_plan_where_memory_is_preferred(name, monkeypatch):
+    monkeypatch.setattr(reduced_products, "LEAST_ELEMENTS", 1)
+    x, w, y = inputs()
+    given, right = ([t.to(kind).requires_grad_() for t in (x, w)] for kind in (torch.float32, torch.float64))
+    options = {"prefer": "memory"}
+    report = onepass.explain(PROGRAMS[name], *given, y, gradients=True, options=options)
+    assert report.fused and not report.refusals
+    assert not [output for output in _stored(report) if math.prod(output.shape) >= len(x) * len(w)]
+    run = torch.compile(PROGRAMS[name], backend="onepass", options=options)
+    for _ in range(3):  # no later call may be one that stores the scores
+        results = run(*given, y)
+        _same(_gradients(results, given), _gradients(PROGRAMS[name](*right, y), right), 2e-5)
+    assert "as Inductor compiles" not in str(onepass.reports()[-1]) and onepass.reports()[-1].fused
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["contrast", "CLIP", "cross entropy of a layer", "logarithms and entropy"])
 def test_gradients_where_torch_does_not_compile_the_rest(name, monkeypatch):

@@ -44,7 +44,8 @@ TABLE = {
     "lowering/gluon": "plan analysis masks planning codegen launch hopper schedule triton readback",
     "lowering/joined": "plan analysis masks planning codegen launch hopper schedule triton gluon readback",
     "lowering/cost": "plan analysis planning launch hopper schedule triton gluon joined stages",
-    "lowering": "plan analysis masks planning tiled codegen launch hopper schedule triton gluon cost joined readback stages",
+    "lowering": "plan analysis masks planning tiled codegen launch hopper schedule triton gluon cost joined readback "
+    "stages",
     "onepass/wording": "",
     "onepass/page": "wording",
     "onepass/report": "wording page",

@@ -55,7 +55,7 @@ def test_what_was_found_is_said_where_all_is_required():
     with pytest.raises(NotFused) as error:
         onepass.explain(logsumexp, q, k, options={"require": "all"})
     assert "0 fused, 1 not" in str(error.value) and "nothing was found" not in str(error.value)
-    assert 'options={"inner": "eager"} fuses it' in str(error.value)
+    assert 'options={"prefer": "memory"} fuses it' in str(error.value)
 
 
 def test_options_are_said_as_they_are_written():

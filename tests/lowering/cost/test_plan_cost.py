@@ -17,7 +17,9 @@ from onepass.lowering.gluon.launch import fitting
 from onepass.lowering.hopper.kernel_form import bind
 from onepass.lowering.plan.device import H200
 from onepass.lowering.plan.kernel_config import TritonConfig
+from onepass.lowering.planning.planner import plan_stores
 from onepass.training.plans import training
+from onepass.translate.translate import translate
 from tests.variants import every
 
 BY_DYNAMO_ONLY = {"documents from cumulative lengths"}  # its mask is computed from data: make_fx does not trace it
@@ -113,7 +115,8 @@ def test_fewer_rows_than_a_warpgroup_has_run_in_plain_triton():
 def test_programs_for_columns_each_do_the_loop():
     """A head of 1024 has tiles of columns: each computes all scores again."""
     made = [torch.empty(2, 16, 4096, 1024, dtype=torch.bfloat16, device="meta") for _ in range(3)]
-    (one,) = plan_estimate(plan_of(attention, *made))
+    found = translate(program_of(attention, *made)).results
+    (one,) = plan_estimate(plan_stores(found))
     assert one.kernel.columns and one.kernel.loops
     tiles = -(-1024 // one.config.loop_tile)
     scores = 2 * 2 * 16 * 4096 * 4096 * 1024 / (H200.tensor_flops * H200.multiprocessors * H200.clock)

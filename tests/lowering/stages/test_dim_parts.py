@@ -1,0 +1,56 @@
+"""A dim in parts: which kernels and tensors are cut, what is added up, and where it is refused."""
+
+from dataclasses import replace
+
+import pytest
+
+from onepass.egraph.terms.ops import iota, load
+from onepass.egraph.terms.traversal import substitute
+from onepass.lowering.plan.kernel_edits import with_terms
+from onepass.lowering.stages.dim_parts import START, dim_parts, part_of, stored_between
+from onepass.lowering.stages.stored_factors import with_stored_factors
+from tests.support.stored_products import gradients
+
+
+def made(axis):
+    plan = with_stored_factors(gradients())
+    return plan, dim_parts(plan, stored_between(plan)[0], axis)
+
+
+@pytest.mark.parametrize(("axis", "cut", "summed"), [(0, {"x", "grad_x"}, "grad_w"), (1, {"w", "grad_w"}, "grad_x")])
+def test_tensors_along_the_dim_are_cut_and_sums_over_it_added(axis, cut, summed):
+    plan, found = made(axis)
+    assert found.axes == {"part0": axis, "factor_0": axis, **dict.fromkeys(cut, 0)}
+    assert found.summed == {summed} and found.parts == plan.kernels and not found.before and not found.after
+
+
+def test_coordinates_begin_where_the_part_does():
+    _, found = made(1)
+    kernels = [part_of(kernel, found, 128) for kernel in found.parts]
+    assert [START in kernel.inputs for kernel in kernels] == [False, True, False, False]
+    assert kernels[1].output.shape == (320, 128) and kernels[3].output.shape == (128, 384)
+    tensors = {t.name: t.shape for kernel in kernels for t in kernel.inputs}
+    assert tensors["w"] == (128, 384) and tensors["x"] == (320, 384) and tensors["part0"] == (320, 128)
+
+
+def test_a_tensor_that_is_read_at_other_places_cannot_be_cut():
+    plan, _ = made(1)
+    factor = plan.kernels[1]
+    (read,) = (t for t in factor.inputs if t.name == "part0")
+    row, column = factor.stores[0].order
+    at = load(read, iota(row), iota(column))
+    moved = with_terms(factor, lambda term: substitute(term, {at: load(read, iota(row), 639 - iota(column))}))
+    changed = replace(plan, kernels=(plan.kernels[0], moved, *plan.kernels[2:]))
+    assert dim_parts(changed, read, 1) is None
+    assert dim_parts(changed, read, 0) is not None
+
+
+def test_kernels_with_a_dim_along_two_axes_cannot_be_cut():
+    plan, _ = made(0)
+    factor = plan.kernels[1]
+    (read,) = (t for t in factor.inputs if t.name == "part0")
+    row, column = factor.stores[0].order
+    at = load(read, iota(row), iota(column))
+    moved = with_terms(factor, lambda term: substitute(term, {at: at + load(read, iota(row), iota(row))}))
+    changed = replace(plan, kernels=(plan.kernels[0], moved, *plan.kernels[2:]))
+    assert dim_parts(changed, read, 0) is None and dim_parts(changed, read, 1) is None
