@@ -3,8 +3,10 @@
 `python bench/one_product.py --out results.csv [--only linear] [--train] [--tiles]`. Contestants: eager, torch.compile,
 "plan", onepass's kernels alone, and "onepass", which may take the compiled original calls where these are faster.
 Milliseconds are medians of rounds in turns, with a cold L2 cache; "peak" is what a call needs besides inputs and
-results. Errors are against float64, by parts of the rows. `--train`: with the gradients of both factors. `--tiles`: the
-plan's first kernel with other tiles.
+results. Errors are against float64, by parts of the rows. `--tiles`: the plan's first kernel with other tiles.
+`--train`: with the gradients of both factors; "memory" is onepass with that preferred, and of a linear layer with its
+cross entropy there are Liger's kernel and cut-cross-entropy, where they are installed. Steps are captured as graphs of
+CUDA, but for these two, which wait for the GPU; "where" says of whom that is.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +28,7 @@ from torch import Tensor
 
 import onepass
 from bench.never_slower import show
+from bench.paged_decode import captured
 from onepass import process_state
 from onepass.bench.results import write_rows
 from onepass.bench.timing import ContestantResult, in_turns, said
@@ -34,9 +38,11 @@ from onepass.lowering.plan.kernel_config import TritonConfig
 from onepass.lowering.triton.launch import Launcher
 from onepass.translate.translate import translate
 
+PEERS = ("liger", "cut-cross-entropy")
 ROUNDS, ROWS_OF_A_PART = 3, 128
 FIELDS = ("program", "contestant", "milliseconds", "ratio", "peak", "first", "error", "ran", "where")
 OPTIONS = {"plan": {"libraries": False}, "onepass": {}}
+TRAINED_WITH = {"onepass": {}, "memory": {"prefer": "memory"}}
 TILES = [TritonConfig(*tile) for tile in (
     (128, 128, 8, 3), (128, 128, 8, 4), (128, 256, 8, 3), (128, 256, 8, 4), (256, 128, 8, 3), (128, 256, 16, 3),
     (64, 128, 4, 3), (64, 256, 4, 3), (128, 64, 4, 4), (256, 64, 8, 3),
@@ -120,10 +126,13 @@ PROGRAMS = {
     "contrast 16384 x 128": Program(contrast, lambda: of_unit(16384, 128)),
     "contrast 32768 x 64": Program(contrast, lambda: of_unit(32768, 64)),
     "router 4096": Program(retrieval_top1, lambda: [drawn(65536, 4096), drawn(64, 4096)], by_rows=True),
+    "linear 50257": Program(linear, lambda: vocabulary(8192, 768, 50257)),
+    "linear 128256": Program(linear, lambda: vocabulary(4096, 4096, 128256)),
     "k-means 64": Program(kmeans, lambda: [drawn(100_000, 64), drawn(1024, 64)], by_rows=True),
 }
 TRAINED = (
-    "contrast 128", "contrast 16384 x 128", "contrast 32768 x 64", "contrast 768", "CLIP 512", "linear 2048"
+    "contrast 128", "contrast 16384 x 128", "contrast 32768 x 64", "contrast 768", "CLIP 512", "linear 2048",
+    "linear 50257", "linear 128256",
 )  # fmt: skip
 
 
@@ -164,11 +173,34 @@ def with_gradients(run: Callable) -> Callable[..., tuple[Tensor, ...]]:
 
 
 def contestants(run: Callable, train: bool) -> dict[str, Callable]:
-    """By name. In training the plan has torch's own calls around it: else onepass might leave all to Inductor."""
+    """By name."""
     own = lambda options: torch.compile(run, backend=onepass.onepass_backend, options=options, dynamic=False)
-    inner = {"inner": "eager"} if train else {}
-    made = {name: own(options | (inner if name == "plan" else {})) for name, options in OPTIONS.items()}
-    return {"eager": run, "torch.compile": torch.compile(run, dynamic=False), **made}
+    made = {name: own(options) for name, options in (TRAINED_WITH if train else OPTIONS).items()}
+    others = peers() if train and run is linear else {}
+    return {"eager": run, "torch.compile": torch.compile(run, dynamic=False), **made, **others}
+
+
+def peers() -> dict[str, Callable]:
+    """Kernels of a linear layer with its cross entropy that others have written, as far as they are installed."""
+    found: dict[str, Callable] = {}
+    with suppress(ImportError):
+        from liger_kernel.ops.fused_linear_cross_entropy import LigerFusedLinearCrossEntropyFunction
+
+        found["liger"] = lambda x, w, y: LigerFusedLinearCrossEntropyFunction.apply(x, w, y)[0]
+    with suppress(ImportError):
+        from cut_cross_entropy import linear_cross_entropy
+
+        found["cut-cross-entropy"] = linear_cross_entropy
+    return found
+
+
+def replayed(call: Callable[[], object], row: dict[str, object]) -> Callable[[], object]:
+    """The call as a graph of CUDA."""
+    if row["contestant"] in PEERS:
+        row["where"] = f"{row['where']}, not captured"
+        return call
+    call()
+    return captured(call)
 
 
 def measured(name: str, train: bool) -> Iterator[dict[str, object]]:
@@ -204,7 +236,9 @@ def measured(name: str, train: bool) -> Iterator[dict[str, object]]:
                 torch.cuda.synchronize()
                 row["peak"] = f"{(torch.cuda.max_memory_allocated() - before) / 2**20:.0f} MiB"
             calls[contestant] = lambda call=call: call(*given)
-            if contestant in OPTIONS:
+            if train:
+                calls[contestant] = replayed(calls[contestant], row)
+            if contestant in (*OPTIONS, *TRAINED_WITH):
                 row["ran"] = "; ".join(region.ran for region in onepass.reports()[-1].regions) or "nothing fused"
         except Exception as failure:
             row["where"] = said(failure)
@@ -213,7 +247,7 @@ def measured(name: str, train: bool) -> Iterator[dict[str, object]]:
         for contestant, taken in in_turns(calls, ROUNDS, dict.fromkeys(calls, ContestantResult())).items():
             rows[contestant]["milliseconds"] = statistics.median(taken) if taken else None
     least = rows["torch.compile"].get("milliseconds")
-    for contestant in OPTIONS:
+    for contestant in rows.keys() - {"torch.compile"}:
         if least and rows[contestant].get("milliseconds"):
             rows[contestant]["ratio"] = least / rows[contestant]["milliseconds"]
     yield from rows.values()

@@ -52,3 +52,28 @@ def test_losses_and_gradients(function, rows, columns, width, inner, determinist
     for mine, own, right in zip(found, eager, exact, strict=True):
         off = lambda one, right=right: float((one.double() - right).norm() / right.norm())
         assert off(mine) <= 2 * off(own) + 4e-3
+
+
+@pytest.mark.parametrize(("rows", "columns", "width"), [(4096, 32000, 2048), (2100, 50257, 768), (8192, 8192, 768)])
+@pytest.mark.parametrize("function", [clip, of_a_layer])
+def test_wide_layers_where_memory_is_preferred(function, rows, columns, width):
+    """The products run by torch, in parts of a dim: no step takes memory of rows by columns."""
+    torch.manual_seed(0)
+    columns = rows if function is clip else columns
+    x, w = (F.normalize(torch.randn(n, width, device="cuda"), dim=-1).bfloat16() for n in (rows, columns))
+    given = x, w, torch.randint(columns, (rows,), device="cuda")
+    options = {"prefer": "memory", "strict": True}
+    run = torch.compile(function, backend=onepass_backend, dynamic=False, options=options)
+    for _ in range(2):
+        with_gradients(run, given)
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    found = with_gradients(run, given)
+    taken = torch.cuda.max_memory_allocated() - before - sum(t.numel() * t.element_size() for t in found)
+    assert taken < max(2 * rows * columns, 200 << 20)  # bytes of bfloat16 scores
+    assert onepass.reports()[-1].fused and "torch's products" in str(onepass.reports()[-1])
+    eager = with_gradients(function, given)
+    exact = with_gradients(function, [t.double() if t.is_floating_point() else t for t in given])
+    for mine, own, right in zip(found, eager, exact, strict=True):
+        off = lambda one, right=right: float((one.double() - right).norm() / right.norm())
+        assert off(mine) <= 2 * off(own) + 4e-3
