@@ -1,12 +1,9 @@
 """Reductions of one product on one GPU: losses of contrast, linear with cross entropy, nearest neighbours, entropies.
 
-`python bench/one_product.py --out results.csv [--only linear] [--train] [--tiles]`. Contestants: eager, torch.compile,
-"plan", onepass's kernels alone, and "onepass", which may take the compiled original calls where these are faster.
-Milliseconds are medians of rounds in turns, with a cold L2 cache; "peak" is what a call needs besides inputs and
-results. Errors are against float64, by parts of the rows. `--tiles`: the plan's first kernel with other tiles.
-`--train`: with the gradients of both factors; "memory" is onepass with that preferred, and of a linear layer with its
-cross entropy there are Liger's kernel and cut-cross-entropy, where they are installed. Steps are captured as graphs of
-CUDA, but for these two, which wait for the GPU; "where" says of whom that is.
+`python bench/one_product.py --out results.csv [--only linear] [--train] [--tiles]`. "plan": onepass's kernels alone;
+"onepass": what it chooses; "memory": with that preferred. Medians with a cold L2 cache, "peak" besides inputs and
+results, errors against float64. `--train`: with gradients, as captured graphs of CUDA (but Liger's kernel and
+cut-cross-entropy, which wait for the GPU), where installed. `--tiles`: the plan's first kernel with other tiles.
 """
 
 from __future__ import annotations
@@ -237,7 +234,8 @@ def measured(name: str, train: bool) -> Iterator[dict[str, object]]:
                 row["peak"] = f"{(torch.cuda.max_memory_allocated() - before) / 2**20:.0f} MiB"
             calls[contestant] = lambda call=call: call(*given)
             if train:
-                calls[contestant] = replayed(calls[contestant], row)
+                with torch.enable_grad():
+                    calls[contestant] = replayed(calls[contestant], row)
             if contestant in (*OPTIONS, *TRAINED_WITH):
                 row["ran"] = "; ".join(region.ran for region in onepass.reports()[-1].regions) or "nothing fused"
         except Exception as failure:

@@ -8,12 +8,12 @@ all of them take 500.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...egraph.terms.ops import iota, load, make
 from ...egraph.terms.term import Dim, Tensor, Term
-from ...egraph.terms.traversal import rename_dims, subterms
+from ...egraph.terms.traversal import rebuild, rename_dims, subterms, tensors
 from ..plan.kernel_edits import with_terms
 from ..plan.records import Kernel, Loop, Plan
 from .plain_products import EVERY, plain_product
@@ -23,14 +23,16 @@ START = Tensor("start_of_part", "int64", ())
 
 @dataclass(frozen=True)
 class DimParts:
-    """Which axis of each tensor is cut, by name, and the dim that goes along it in each kernel, by name.
+    """Which axis is cut of each tensor that kernels store, by name, and the dim along it in each kernel, by name.
 
-    before, parts, after: kernels that run before all parts, for each of them, and after them. summed: results of
-    `parts` that are added over parts.
+    inputs: names and axes of the plan's inputs that are read by the dim. The same input may be read whole as well.
+    before, parts, after: kernels that run before all parts, for each of them, and after them, as what no product needs
+    does. summed: results of `parts` that are added over parts.
     """
 
     size: int
     axes: Mapping[str, int]
+    inputs: frozenset[tuple[str, int]]
     dims: Mapping[str, Dim]
     before: tuple[Kernel, ...]
     parts: tuple[Kernel, ...]
@@ -41,18 +43,34 @@ class DimParts:
 def dim_parts(plan: Plan, tensor: Tensor, axis: int) -> DimParts | None:
     """The plan with the dim along an axis of a tensor in parts; None where it cannot run so."""
     size = tensor.shape[axis]
-    found = _axes_and_dims(plan, tensor.name, axis)
+    last = _behind_products(plan)
+    found = _axes_and_dims([kernel for kernel in plan.kernels if kernel not in last], tensor.name, axis)
     if found is None or not isinstance(size, int):
         return None
     axes, dims = found
     inside = tuple(kernel for kernel in plan.kernels if kernel.name in dims)
-    summed = frozenset(_made(inside, dims))
-    after = _readers(plan, summed)
-    before = tuple(k for k in plan.kernels if k.name not in dims and k not in after)
-    in_order = dims.keys().isdisjoint(k.name for k in after) and not {*before} & {*_readers(plan, _made(inside))}
-    if not in_order or not all(_may_be_cut(kernel, dims[kernel.name]) for kernel in inside):
+    if not all(_may_be_cut(kernel, dims[kernel.name]) for kernel in inside):
         return None
-    return DimParts(size, axes, dims, before, inside, after, summed)
+    summed = frozenset(_made(inside, dims))
+    around = _around(plan, inside, {*last, *_readers(plan, summed)})
+    inputs = frozenset(place for place in _read_along(inside, dims) if place[0] not in axes)
+    return None if around is None else DimParts(size, axes, inputs, dims, around[0], inside, around[1], summed)
+
+
+def _around(
+    plan: Plan, inside: Sequence[Kernel], readers: set[Kernel]
+) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]] | None:
+    """The kernels before and after all parts; None where one of a part would need what a later one gives."""
+    after = tuple(kernel for kernel in plan.kernels if kernel in readers)
+    before = tuple(kernel for kernel in plan.kernels if kernel not in readers and kernel not in inside)
+    in_order = readers.isdisjoint(inside) and {*before}.isdisjoint(_readers(plan, _made(inside)))
+    return (before, after) if in_order else None
+
+
+def _read_along(kernels: Sequence[Kernel], dims: Mapping[str, Dim]) -> Iterator[tuple[str, int]]:
+    """The tensors that kernels read along their dim, with the axis."""
+    for kernel in kernels:
+        yield from ((t, n) for t, n, dim in _places(kernel) if dim == dims[kernel.name])
 
 
 def _made(kernels: Sequence[Kernel], without: Mapping[str, Dim] | None = None) -> set[str]:
@@ -69,10 +87,16 @@ def part_of(kernel: Kernel, parts: DimParts, size: int) -> Kernel:
     def change(term: Term) -> Term:
         return rename_dims(_moved(term, before), {before: dim})
 
-    cut = parts.axes.get
-    smaller = lambda t: replace(t, shape=tuple(size if cut(t.name) == n else s for n, s in enumerate(t.shape)))
-    changed = _with_tensors(with_terms(kernel, change), smaller)
-    reads = any(START in _loaded(store.term) for store in changed.stores)
+    smaller = lambda t: _cut(t, parts.axes[t.name], size) if t.name in parts.axes else t
+
+    def read(node: Term) -> Tensor:
+        tensor: Tensor = node.attrs[0]
+        along = [n for n, index in enumerate(node.args) if (tensor.name, n) in parts.inputs and index is iota(dim)]
+        if not along:
+            return smaller(tensor)
+        return replace(_cut(tensor, along[0], size), name=name_of_part(tensor.name, along[0]))
+
+    changed = _with_reads(with_terms(kernel, change), read)
     swap = lambda one: dim if one == before else one
     return replace(
         changed,
@@ -81,13 +105,18 @@ def part_of(kernel: Kernel, parts: DimParts, size: int) -> Kernel:
         held=tuple(map(swap, kernel.held)),
         columns=tuple(map(swap, kernel.columns)),
         loops=tuple(replace(loop, dim=swap(loop.dim)) for loop in changed.loops),
-        stores=tuple(replace(store, order=tuple(map(swap, store.order))) for store in changed.stores),
-        inputs=(*(smaller(t) for t in kernel.inputs), *([START] if reads else [])),
+        stores=tuple(replace(s, output=smaller(s.output), order=tuple(map(swap, s.order))) for s in changed.stores),
+        inputs=tuple(dict.fromkeys(t for store in changed.stores for t in tensors(store.term))),
     )
 
 
-def _loaded(term: Term) -> set[Tensor]:
-    return {n.attrs[0] for n in subterms(term) if n.op == "load"}
+def name_of_part(name: str, axis: int) -> str:
+    """The name of an input's part along an axis: the input may be read whole in the same kernel."""
+    return f"{name}__along{axis}"
+
+
+def _cut(tensor: Tensor, axis: int, size: int) -> Tensor:
+    return replace(tensor, shape=tuple(size if n == axis else s for n, s in enumerate(tensor.shape)))
 
 
 def _moved(term: Term, dim: Dim) -> Term:
@@ -105,33 +134,42 @@ def _moved(term: Term, dim: Dim) -> Term:
     return visit(term)
 
 
-def _with_tensors(kernel: Kernel, change) -> Kernel:
-    """The kernel that reads and writes other tensors in place of its own."""
+def _with_reads(kernel: Kernel, read: Callable[[Term], Tensor]) -> Kernel:
+    """The kernel whose loads are of other tensors."""
 
-    def loads(term: Term) -> Term:
-        done: dict[Term, Term] = {}
-        for node in subterms(term):
-            args = tuple(done[a] for a in node.args)
-            tensor = change(node.attrs[0]) if node.op == "load" else None
-            attrs = node.attrs if tensor is None else (tensor, *node.attrs[1:])
-            done[node] = node if args == node.args and attrs == node.attrs else make(node.op, args, attrs)
-        return done[term]
+    def change(node: Term, args: tuple[Term, ...]) -> Term:
+        if node.op == "load":
+            return load(read(node), *args)
+        return node if args == node.args else make(node.op, args, node.attrs)
 
-    changed = with_terms(kernel, loads)
-    return replace(changed, stores=tuple(replace(s, output=change(s.output)) for s in changed.stores))
+    return with_terms(kernel, lambda term: rebuild(term, change))
 
 
-def _axes_and_dims(plan: Plan, name: str, axis: int) -> tuple[dict[str, int], dict[str, Dim]] | None:
-    """The axes that go along one dim, by tensor, and that dim in each kernel; None where a tensor or a kernel has two.
+def _behind_products(plan: Plan) -> set[Kernel]:
+    """The kernels that no plain product needs."""
+    needed: set[str] = set()
+    found: set[Kernel] = set()
+    for kernel in reversed(plan.kernels):
+        if plain_product(kernel) is not None or needed & {store.output.name for store in kernel.stores}:
+            needed |= {t.name for t in kernel.inputs}
+        else:
+            found.add(kernel)
+    return found
 
-    A kernel's dim goes along an axis by which it reads or writes a tensor.
+
+def _axes_and_dims(kernels: Sequence[Kernel], name: str, axis: int) -> tuple[dict[str, int], dict[str, Dim]] | None:
+    """The axes that go along one dim, by the tensors that kernels store, and that dim in each kernel; None where a
+    tensor or a kernel has two.
+
+    A kernel's dim goes along an axis by which it reads or writes such a tensor.
     """
+    made = _made(kernels)
     axes, known = {name: axis}, -1
     dims: dict[str, Dim] = {}
     while known != len(axes) + len(dims):
         known = len(axes) + len(dims)
-        for kernel in plan.kernels:
-            places = [*_places(kernel)]
+        for kernel in kernels:
+            places = [place for place in _places(kernel) if place[0] in made]
             for tensor, number, dim in places:
                 if axes.get(tensor) == number and (dim is None or dims.setdefault(kernel.name, dim) != dim):
                     return None
@@ -144,14 +182,13 @@ def _axes_and_dims(plan: Plan, name: str, axis: int) -> tuple[dict[str, int], di
 def _places(kernel: Kernel) -> list[tuple[str, int, Dim | None]]:
     """Each tensor of a kernel with the number of each axis, and the dim whose coordinate is its index; None for another
     index."""
-    reads = {n for store in kernel.stores for t in (store.term, *_of_loops(kernel)) for n in subterms(t)}
-    loads = [n for n in reads if n.op == "load"]
+    loads = {n for store in kernel.stores for n in _loads(store.term)}
     found = [(n.attrs[0].name, k, _coordinate(a)) for n in loads for k, a in enumerate(n.args)]
     return found + [(s.output.name, k, d) for s in kernel.stores for k, d in enumerate(s.order)]
 
 
-def _of_loops(kernel: Kernel) -> list[Term]:
-    return [t for loop in kernel.loops for a in loop.accumulators for t in (*a.values, *a.reductions)]
+def _loads(term: Term) -> list[Term]:
+    return [node for node in subterms(term) if node.op == "load"]
 
 
 def _coordinate(index: Term) -> Dim | None:
@@ -162,6 +199,8 @@ def _may_be_cut(kernel: Kernel, dim: Dim) -> bool:
     """Whether the kernel can run for a part of the dim: its results have it, or it is a plain product that sums it."""
     if any(s.places or s.adds for s in kernel.stores) or not all(map(_is_whole, kernel.loops)):
         return False
+    if any([_coordinate(a) for a in n.args].count(dim) > 1 for s in kernel.stores for n in _loads(s.term)):
+        return False  # the diagonal of a tensor
     if all(dim in store.order for store in kernel.stores):
         return dim not in {loop.dim for loop in kernel.loops}
     product = plain_product(kernel)

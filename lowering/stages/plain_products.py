@@ -48,7 +48,7 @@ class PlainProduct:
 def plain_product(kernel: Kernel) -> PlainProduct | None:
     """The product that a kernel is; None for another kernel."""
     state, rows, columns = whole_sum(kernel), kernel.rows, columns_of_product(kernel)
-    if state is None or rows is None or columns is None or not _stores_only(kernel, state.reductions[0]):
+    if state is None or rows is None or columns is None or not stores_only(kernel, state.reductions[0]):
         return None
     parts = [part for part in map(native, sum_factors(state.reductions[0])) if part is not None]
     if len(parts) != 2 or not all(map(_by_coordinates, parts)) or parts[0].dtype != parts[1].dtype:
@@ -61,7 +61,7 @@ def plain_product(kernel: Kernel) -> PlainProduct | None:
     return PlainProduct(one, other, batch, rows, columns, inner, store)
 
 
-def _stores_only(kernel: Kernel, total: Term) -> bool:
+def stores_only(kernel: Kernel, total: Term) -> bool:
     """Whether a kernel stores a sum of products, as it is or rounded, and nothing else."""
     (store, *others) = kernel.stores
     stored = store.term.args[0] if store.term.op == "cast" else store.term

@@ -101,7 +101,9 @@ def _held(what: Staged) -> float:
     """Bytes in memory while parts run: of a part, of what is stored as a whole, and of sums in float32."""
     plan, parts = what.plan, what.parts
     assert parts is not None
-    stored = sum(_bytes(t) * (what.count / parts.size if t.name in parts.axes else 1) for t in stored_between(plan))
+    whole = {t.name for kernel in parts.after for t in kernel.inputs}
+    share = lambda t: what.count / parts.size if t.name in parts.axes and t.name not in whole else 1
+    stored = sum(_bytes(t) * share(t) for t in stored_between(plan) if t.name not in parts.summed)
     return stored + _bytes_of_sums(plan, parts)
 
 

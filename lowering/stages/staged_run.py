@@ -17,7 +17,7 @@ import torch
 from ...egraph.terms.sizes import resolve
 from ...egraph.terms.term import Tensor
 from ..plan.records import Kernel, Plan
-from .dim_parts import START, DimParts, part_of
+from .dim_parts import START, DimParts, name_of_part, part_of
 from .plain_products import PlainProduct, plain_product
 from .staged_plan import Staged
 
@@ -113,7 +113,8 @@ class PartsRun:
         values |= {t.name: whole[t.name].to(getattr(torch, t.dtype)) for t in self.results}
 
     def _local(self, values: Values, start: int, size: int) -> Values:
-        return {**self._narrowed(values, start, size), START.name: self.coordinates[start]}
+        cut = {name_of_part(t, n): values[t].narrow(n, start, size) for t, n in self.parts.inputs}
+        return {**self._narrowed(values, start, size), **cut, START.name: self.coordinates[start]}
 
     def _narrowed(self, values: Values, start: int, size: int) -> Values:
         """The tensors, those that are cut from a start on."""

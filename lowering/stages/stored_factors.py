@@ -19,7 +19,7 @@ from ..analysis.exact_products import native
 from ..plan.kernel_edits import with_terms
 from ..plan.records import Kernel, Plan, Store
 from ..plan.term_edits import fresh_name, renaming, replace_from_above
-from .plain_products import columns_of_product, plain_product, whole_sum
+from .plain_products import columns_of_product, plain_product, stores_only, whole_sum
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def _with_factor(
     summed, factor, other = found
     known = next(((one, dims) for one in stored if (dims := renaming(one.term, factor)) is not None), None)
     if known is None:
-        one = StoredFactor(factor, _kernel(kernel, factor, other, parts, names))
+        one = StoredFactor(factor, _storing(factor, other, parts, names))
         stored.append(one)
         yield one.kernel
         known = one, {d: d for d in factor.dims}
@@ -68,8 +68,37 @@ def _with_factor(
     total = make("reduce", (read * other,), summed.attrs)
     value = kernel.loops[0].accumulators[0].values[0]
     changed = with_terms(kernel, lambda term: replace_from_above(term, {summed: total, value: read * other}))
-    left = dict.fromkeys(t for store in changed.stores for t in tensors(store.term))
-    yield replace(changed, inputs=tuple(left), exact=frozenset())
+    yield from _apart(replace(changed, exact=frozenset()), total, names)
+
+
+def _apart(kernel: Kernel, total: Term, names: set[str]) -> Iterator[Kernel]:
+    """A kernel of a sum alone, and one that does with it what the kernel does; the kernel, where it does nothing."""
+    (store, *others) = kernel.stores
+    if stores_only(kernel, total) or others or total.dims != {*store.order}:
+        yield replace(kernel, inputs=_read(kernel))
+        return
+    part = Tensor(_unused("sum", names), "float32", tuple(d.size for d in store.order))
+    product = replace(kernel, stores=(Store(total, part, store.order),))
+    yield replace(product, inputs=_read(product))
+    rest = replace_from_above(store.term, {total: load(part, *map(iota, store.order))})
+    yield _of_elements(f"finishing_{store.output.name}", replace(store, term=rest))
+
+
+def _read(kernel: Kernel) -> tuple[Tensor, ...]:
+    return tuple(dict.fromkeys(t for store in kernel.stores for t in tensors(store.term)))
+
+
+def _unused(base: str, names: set[str]) -> str:
+    name = fresh_name(base, names)
+    names.add(name)
+    return name
+
+
+def _of_elements(name: str, store: Store) -> Kernel:
+    """The kernel that stores a term without sums, in tiles of its last two axes."""
+    *grid, rows, columns = store.order
+    inputs = tuple(tensors(store.term))
+    return Kernel(name, tuple(grid), rows, f"{rows.name}_tile", (), (), (store,), inputs, columns=(columns,))
 
 
 def _computed_factor(kernel: Kernel, parts: set[Tensor]) -> tuple[Term, Term, Term] | None:
@@ -119,18 +148,12 @@ def _reads_all(factor: Term, parts: set[Tensor]) -> bool:
     return any(n.dims == factor.dims for n in reads)
 
 
-def _kernel(kernel: Kernel, factor: Term, other: Term, parts: set[Tensor], names: set[str]) -> Kernel:
+def _storing(factor: Term, other: Term, parts: set[Tensor], names: set[str]) -> Kernel:
     """What stores a factor, in the order of the stored part that it reads."""
     reads = (n for n in subterms(factor) if n.op == "load" and n.attrs[0] in parts and n.dims == factor.dims)
     order = tuple(next(iter(index.dims)) for index in next(reads).args)
-    name = fresh_name("factor", names)
-    names.add(name)
-    output = Tensor(name, _half(other), tuple(d.size for d in order))
-    *grid, rows, columns = order
-    store = Store(cast(factor, output.dtype), output, order)
-    inputs = tuple(tensors(factor))
-    return Kernel(f"storing_{name}", tuple(grid), rows, f"{rows.name}_tile", (), (), (store,), inputs,
-                  columns=(columns,))  # fmt: skip
+    output = Tensor(_unused("factor", names), _half(other), tuple(d.size for d in order))
+    return _of_elements(f"storing_{output.name}", Store(cast(factor, output.dtype), output, order))
 
 
 def of_a_library(kernel: Kernel) -> str:

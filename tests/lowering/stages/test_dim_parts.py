@@ -20,7 +20,9 @@ def made(axis):
 @pytest.mark.parametrize(("axis", "cut", "summed"), [(0, {"x", "grad_x"}, "grad_w"), (1, {"w", "grad_w"}, "grad_x")])
 def test_tensors_along_the_dim_are_cut_and_sums_over_it_added(axis, cut, summed):
     plan, found = made(axis)
-    assert found.axes == {"part0": axis, "factor_0": axis, **dict.fromkeys(cut, 0)}
+    inputs, results = {name for name in cut if name in "xw"}, {name for name in cut if name not in "xw"}
+    assert found.axes == {"part0": axis, "factor_0": axis, **dict.fromkeys(results, 0)}
+    assert found.inputs == {(name, 0) for name in inputs}
     assert found.summed == {summed} and found.parts == plan.kernels and not found.before and not found.after
 
 
@@ -30,7 +32,16 @@ def test_coordinates_begin_where_the_part_does():
     assert [START in kernel.inputs for kernel in kernels] == [False, True, False, False]
     assert kernels[1].output.shape == (320, 128) and kernels[3].output.shape == (128, 384)
     tensors = {t.name: t.shape for kernel in kernels for t in kernel.inputs}
-    assert tensors["w"] == (128, 384) and tensors["x"] == (320, 384) and tensors["part0"] == (320, 128)
+    assert tensors["w__along0"] == (128, 384) and tensors["x"] == (320, 384) and tensors["part0"] == (320, 128)
+
+
+def test_an_input_may_be_read_whole_beside_its_part():
+    """What no product needs runs once, behind the parts."""
+    plan = with_stored_factors(gradients(512, 512, beside=True))
+    found = dim_parts(plan, stored_between(plan)[0], 0)
+    factor = next(part_of(k, found, 128) for k in found.parts if k.name.startswith("storing"))
+    assert {"r", "r__along0"} <= {t.name for t in factor.inputs}
+    assert [k.name for k in found.after] == ["finishing_grad_x", "finishing_grad_w"]
 
 
 def test_a_tensor_that_is_read_at_other_places_cannot_be_cut():

@@ -32,6 +32,15 @@ def test_parts_give_the_whole(axis, count, offset):
     assert off(results(in_parts(gradients(offset=offset), axis, count), tensors), right(tensors, offset)) <= 4e-3
 
 
+@pytest.mark.parametrize("count", [128, 200, 512])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_what_is_beside_the_products(axis, count):
+    """A vector that is read by row and by column, and what a gradient adds to its product."""
+    tensors = given(512, 512, beside=True)
+    found = results(in_parts(gradients(512, 512, offset=7, beside=True), axis, count), tensors)
+    assert off(found, right(tensors, 7)) <= 4e-3
+
+
 @pytest.mark.parametrize("result", ["bfloat16", "float32"])
 def test_a_sum_over_parts_is_rounded_once(result):
     tensors = given()
