@@ -17,6 +17,7 @@ from ...egraph.forks import cached_property
 from ...egraph.terms.sizes import UnknownSize, symbols
 from ...egraph.terms.term import TermError
 from ...egraph.terms.traversal import all_dims
+from ..joined.launch import fills_device
 from ..plan.device import H200
 from ..plan.records import Kernel, NotPlannable, Plan, Store
 from ..triton.kernel import emit
@@ -110,7 +111,10 @@ class Estimator:
         own = self._of(plan.kernels)
         if joined is None:
             return PlanEstimates(plan, own)
-        return PlanEstimates(plan, own, self._of(joined.plan.kernels, joined), joined.needs_tiles)
+        together = self._of(joined.plan.kernels, joined)
+        runs = [fills_device(joined.binding, joined.config, dict(sizes)) for sizes in self._sizes]
+        taken = tuple(one if runs[n] else own[n] for n, one in enumerate(together))
+        return PlanEstimates(plan, own, taken, joined.needs_tiles)
 
     def _of(self, kernels: Sequence[Kernel], joined: JoinedKernels | None = None) -> tuple[Launches, ...]:
         main = None if joined is None else joined.main

@@ -84,7 +84,8 @@ def joined_estimate(joined: JoinedKernels, sizes: Sizes, device: HopperGpu = H20
     launch = ProgramTiles(kernel, sizes, config.row_tile, config.loop_tile, (ran,), programs, device.multiprocessors)
     moved = tuple(traffic(launch, device))
     multiplied = 2 * ran * config.row_tile * config.loop_tile * sum(_inner_sizes(joined.binding))
-    waves = 1.0 if config.persistent else ceil(programs / device.multiprocessors) * device.multiprocessors / programs
+    rounds = max(1.0, programs / device.multiprocessors)
+    waves = (rounds if config.persistent else ceil(rounds)) * device.multiprocessors / programs
     parts = {
         UNITS["tensor"]: multiplied / (device.tensor_flops * device.multiprocessors * device.clock),
         "memory": sum(t.memory for t in moved) / device.memory_bytes,

@@ -90,3 +90,11 @@ def test_sizes_that_nobody_knows_decide_nothing():
     estimator = Estimator([{}])
     with pytest.raises(Exception, match="n"):
         estimator(plan_stores(stores))
+
+
+@pytest.mark.parametrize(("length", "runs"), [(2048, "joined"), (8192, "apart")])
+def test_kernels_that_run_apart_are_estimated_apart(length, runs):
+    """One head of long rows has too few programs for one kernel."""
+    plan = backward_plan_of("full", 128, batch=1, heads=1, rows=length, columns=length)
+    found = Estimator([{}])(plan)
+    assert (found.joined == found.kernels) == (runs == "apart")

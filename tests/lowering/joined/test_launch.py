@@ -9,7 +9,7 @@ import torch
 from onepass.lowering.gluon import launch as gluon_launch
 from onepass.lowering.gluon.launch import RefusedLaunch
 from onepass.lowering.joined import launch as joined_launch
-from onepass.lowering.joined.launch import launcher
+from onepass.lowering.joined.launch import fills_device, joined_form, launcher
 from onepass.lowering.launch.triton_compat import gluon_missing
 from onepass.lowering.triton import launch as triton_launch
 from tests.support.gluon_ahead_of_time import backward_plan, backward_plan_of
@@ -130,3 +130,11 @@ def test_what_is_compiled_ahead_touches_no_memory_of_a_device(plan, monkeypatch)
     assert len(compiled) == len(found.active.plan.kernels) == 3
     given = [a for launch in compiled for a in getattr(launch, "arguments", ()) if isinstance(a, torch.Tensor)]
     assert given and all(a.device.type == "meta" for a in given)
+
+
+@pytest.mark.parametrize(("heads", "length", "fills"), [(1, 8192, False), (1, 2048, True), (2, 8192, True)])
+def test_one_kernel_has_programs_for_half_of_the_device_or_short_loops(heads, length, fills):
+    """Else both kernels run, each with programs for its own rows."""
+    plan = backward_plan_of("full", 128, batch=1, heads=heads, rows=length, columns=length)
+    _, binding, config = joined_form(plan, False, False)
+    assert fills_device(binding, config, {}) == fills
