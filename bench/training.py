@@ -1,6 +1,6 @@
-"""Figures of training on one GPU: gradients of learned inputs, the deterministic backward, the time of a first step.
+"""Figures of training on one GPU: gradients of learned inputs, the deterministic backward.
 
-`python bench/training.py --out FILE [--parts learned,deterministic,compile] [--cases REGEX] [--lengths 2048,4096]`. The
+`python bench/training.py --out FILE [--parts learned,deterministic] [--cases REGEX] [--lengths 2048,4096]`. The
 backward alone, with a learned input's gradient and without; with the option, and without. Checked against float64 of
 the same rounded inputs. Problems are compiled side by side and timed one by one with a cold L2 cache; onepass runs its
 own kernels. Run by hand; the results are in bench/results. `--device cpu` tries the script at small sizes.
@@ -10,16 +10,13 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
 import logging
 import math
 import multiprocessing
 import os
 import re
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -45,12 +42,11 @@ from onepass.bench.problems import BenchProblem, Shape, Variant, problem
 from onepass.bench.timing import Call, ContestantResult, Expected, checked, in_turns, quiet, said
 from onepass.process_state import forget
 
-PARTS = ("learned", "deterministic", "compile")
+PARTS = ("learned", "deterministic")
 COLUMNS = ("part", "case", "shape", "contestant", "ms", "least_ms", "most_ms", "ratio", "wanted", "over_onepass")
-COLUMNS += ("error", "allowed", "peak_mib", "forward_s", "backward_s", "note")
+COLUMNS += ("error", "allowed", "peak_mib", "note")
 WITHOUT = " without"  # the contestant of that name computes the gradients of queries, keys and values alone
 OWN = {"libraries": False}
-CACHES = ("ONEPASS_CACHE", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")  # folders on disk, by their variables
 ATTENTION = 3  # gradients that come first: of queries, keys and values
 BYTES = {"compile": 12, "onepass": 2, "flex": 1}  # for an element of the scores that a contestant needs at most
 EXACT_BYTES = 100  # for an element of one part's scores, in float64
@@ -68,7 +64,7 @@ Row = dict[str, object]
 @dataclass(frozen=True)
 class Sizes:
     """Of the problems. evoformer: rows, heads, length, width; reach: clamped distances each way; nodes: of a graph's
-    table; fixed: the shapes of the deterministic part; first: the shape of the first step."""
+    table; fixed: the shapes of the deterministic part."""
 
     batch: int
     heads: int
@@ -78,12 +74,10 @@ class Sizes:
     nodes: int
     evoformer: tuple[int, int, int, int]
     fixed: tuple[Shape, ...]
-    first: Shape
 
 
-FULL = Sizes(2, 16, 64, (2048, 4096), 128, 64, (16, 8, 512, 32), (Shape(2, 16, 8192, 128), Shape(4, 16, 4096, 64)),
-             Shape(4, 16, 4096, 64))  # fmt: skip
-TINY = Sizes(2, 2, 16, (96,), 8, 8, (3, 2, 64, 16), (Shape(1, 2, 128, 16),), Shape(1, 2, 128, 16))
+FULL = Sizes(2, 16, 64, (2048, 4096), 128, 64, (16, 8, 512, 32), (Shape(2, 16, 8192, 128), Shape(4, 16, 4096, 64)))
+TINY = Sizes(2, 2, 16, (96,), 8, 8, (3, 2, 64, 16), (Shape(1, 2, 128, 16),))
 
 
 def far_of(score: Tensor) -> Tensor:
@@ -419,50 +413,6 @@ def _row(job: Job, name: str, progress: Progress, note: str) -> Row:
     }  # fmt: skip
 
 
-# First calls ----------------------------------------------------------------------------------------------------------
-
-
-def first_calls(who: str, sizes: Sizes, device: str) -> None:
-    """Prints the seconds of the first forward and of the first backward of causal attention.
-
-    The clock starts at `torch.compile`: Inductor is imported there by its own backend, else by the first call.
-    """
-    given = problem(CAUSAL, sizes.first, device, torch.bfloat16)
-    leaves = [x.requires_grad_() for x in given.arguments]
-    wait = torch.cuda.synchronize if device == "cuda" else lambda: None
-    wait()
-    start = time.perf_counter()
-    made = torch.compile(given.plain, dynamic=False, backend={"onepass": onepass_backend}.get(who, who))
-    result = made(*given.arguments)
-    wait()
-    middle = time.perf_counter()
-    torch.autograd.grad(result.float().square().mean(), leaves)
-    wait()
-    print(json.dumps([middle - start, time.perf_counter() - middle]))
-
-
-def compile_rows(sizes: Sizes, device: str, repeats: int) -> Iterator[Row]:
-    """The contestants one after the other, in turns, each in a new process with caches of its own."""
-    totals: dict[str, list[float]] = {"onepass": [], "inductor": []}
-    for number in range(repeats):
-        for who in totals:
-            with tempfile.TemporaryDirectory() as folder:
-                caches = {name: f"{folder}/{name}" for name in CACHES}
-                command = [sys.executable, __file__, "--first-calls", who, "--device", device]
-                done = subprocess.run(command, env={**os.environ, **caches}, capture_output=True, text=True)
-            row = {"part": "compile", "case": "causal", "shape": str(sizes.first), "contestant": who}
-            if done.returncode:
-                yield {**row, "note": " ".join(done.stderr.split())[-300:]}
-                continue
-            forward, backward_s = json.loads(done.stdout.splitlines()[-1])
-            totals[who].append(forward + backward_s)
-            ratio = ""
-            if who == "inductor" and totals["onepass"]:
-                ratio = totals["onepass"][-1] / totals[who][-1]
-            yield {**row, "forward_s": forward, "backward_s": backward_s, "ratio": ratio, "wanted": 2 if ratio else "",
-                   "note": f"run {number + 1}" + ("; ratio: onepass over this" if ratio else "")}  # fmt: skip
-
-
 # The command ----------------------------------------------------------------------------------------------------------
 
 
@@ -504,16 +454,11 @@ def main() -> None:
                         "call with a table's gradient")  # fmt: skip
     parser.add_argument("--lengths", type=lambda text: tuple(map(int, text.split(","))))
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--repeats", type=int, default=2, help="new processes for each contestant of the compile part")
     parser.add_argument("--patience", type=float, default=420.0, help="seconds that a problem waits for the others")
     parser.add_argument("--processes", type=int, default=0, help="how many compile at a time; 0: as many as cores")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
-    parser.add_argument("--first-calls", choices=("onepass", "inductor"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     sizes = TINY if options.device == "cpu" else FULL
-    if options.first_calls:
-        first_calls(options.first_calls, sizes, options.device)
-        return
     if options.device == "cuda" and not torch.cuda.is_available():
         parser.error("there is no GPU here; --device cpu tries the script at small sizes")
     if options.out is None or not set(options.parts) <= set(PARTS):
@@ -523,14 +468,11 @@ def main() -> None:
     with options.out.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, COLUMNS, restval="")
         writer.writeheader()
-        sources = [side_by_side(todo, sizes, options)] if todo else []
-        sources += [compile_rows(sizes, options.device, options.repeats)] if "compile" in options.parts else []
-        for source in sources:
-            for row in source:
-                rows.append(row)
-                writer.writerow({name: shown(value) for name, value in row.items()})
-                file.flush()
-                print(*(shown(row.get(name)) for name in COLUMNS), sep=" | ", file=sys.stderr, flush=True)
+        for row in side_by_side(todo, sizes, options) if todo else ():
+            rows.append(row)
+            writer.writerow({name: shown(value) for name, value in row.items()})
+            file.flush()
+            print(*(shown(row.get(name)) for name in COLUMNS), sep=" | ", file=sys.stderr, flush=True)
     order = {job.case: number for number, job in enumerate(jobs(list(PARTS), sizes, ""))}
     print(table(sorted(rows, key=lambda row: (row["part"] != "learned", order.get(row["case"], 99)))))
 

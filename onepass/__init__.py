@@ -12,6 +12,8 @@ from importlib.util import spec_from_file_location as _spec_from_file_location
 from pathlib import Path as _Path
 from types import ModuleType as _ModuleType
 
+from .garbage import rare_collections as _rare_collections
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # what __getattr__ gives, for type checkers and editors
     from . import errors as errors
@@ -94,7 +96,8 @@ if not TYPE_CHECKING:  # a type checker would take every name for known
         home = _HOME.get(name)
         if home is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}{_meant(name)}")
-        module = _import_module(f".{home}", __name__)
+        with _rare_collections():
+            module = _import_module(f".{home}", __name__)
         value = module if home == name else getattr(module, name)
         globals()[name] = value
         return value

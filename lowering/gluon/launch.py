@@ -1,8 +1,7 @@
 """Runs a plan's kernels by Gluon where they have that form and the tensors suit tensor maps, by Triton where not.
 
-Everything that depends on sizes and strides alone (text, table of work, arguments) is prepared once. A call with new
-pointers only makes new tensor maps. `refusals` says why a kernel has no Gluon form.
-Example: with a key tensor whose rows do not begin at multiples of 16 bytes, the kernel runs as plain Triton.
+Everything that depends on sizes and strides alone (text, table of work, arguments) is prepared once; new pointers only
+make new tensor maps. Example: with keys whose rows do not begin at multiples of 16 bytes, the kernel runs as Triton.
 """
 
 from __future__ import annotations
@@ -43,6 +42,7 @@ from ..plan.records import Kernel, NotPlannable, Plan
 from ..readback.check_plan import differs
 from ..schedule.choose_config import Choice, choose, choose_in_pieces
 from ..schedule.schedule_store import ScheduleStore
+from ..stage_times import stage
 from ..triton.launch import INT32, META, Launcher, load, typical_run
 from .kernel import emit
 from .kernel_parts import GluonSource, LaunchShape, TensorMap, arguments_of
@@ -84,8 +84,7 @@ class GluonLaunch:
         """The arguments by the names of parameters."""
         assert self.source is not None  # of a launch that was prepared
         tables = ("items", "visits", "words")[: len(self.arguments) - len(self.source.arguments) - 1]
-        names = [*(a.name for a in self.source.arguments), *tables, "total"]
-        return dict(zip(names, self.arguments, strict=True))
+        return dict(zip([*(a.name for a in self.source.arguments), *tables, "total"], self.arguments, strict=True))
 
     def as_text(self, values: Mapping[str, torch.Tensor]) -> LaunchText:
         """The launch as data, for tensors like these."""
@@ -97,14 +96,15 @@ class GluonLaunch:
             m.name: (name, tuple(w.shape), tuple(w.strides), tuple(w.box), values[name].element_size())
             for m, (name, w) in zip(source.maps, self.windows, strict=True)
         }
-        rest = (maps, imported(source.text))
-        return LaunchText(source.text, source.function, self.programs, pointers, integers, {}, *rest)
+        known = (source.text, source.function, self.programs)
+        return LaunchText(*known, pointers, integers, {}, maps, imported(source.text))
 
     @cached_property
     def bare(self) -> list[str | int]:
         """The arguments with an address for every tensor of its own."""
         return [a.data_ptr() if isinstance(a, torch.Tensor) else a for a in self.arguments]
 
+    @stage("Triton")
     def compiled(self, values: dict[str, torch.Tensor]) -> Any:
         """What the compiler makes of it, without a launch."""
         return self.function.warmup(*self._given(values), grid=(self.programs,), **self.options)

@@ -56,6 +56,7 @@ from ..plan.queries import map_name, reach, roots
 from ..plan.records import VARIES_BY_DISTANCE, Kernel, Loop, NotPlannable, Plan
 from ..planning.mask_plans import class_plan, packed_mask_plan
 from ..source_folder import named_folder, write_source
+from ..stage_times import stage
 from .default_config import (
     MAX_SPILLED_REGISTERS,
     cut_to_sizes,
@@ -108,6 +109,7 @@ class Launch:
     source: Source | None = None
     again: Relaunch | None = None
 
+    @stage("Triton")
     def compiled(self, values: dict[str, torch.Tensor]) -> Any:
         """What the compiler makes of it, without a launch; block maps need not be there yet."""
         slots = {slots_name(each.store): each.dtype for each in self.sums}

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
@@ -21,14 +21,16 @@ from .. import messages
 from ..compiler.options import Options
 from ..errors import InputError, OptionError
 from ..graph.op_kinds import changes_in_place
+from ..lowering.stage_times import Seconds, shown, stage
 from ..regions.placement import InputPairs
 from ..report.graph_breaks import with_break
 from ..report.publish import publish
 from ..report.records import Report, record
 from ..runtime import library_choice
+from ..runtime.compile_ahead import compile_ahead
 from ..runtime.region_call import falls_back, has_tangent
 from ..runtime.runner import one_line
-from .eager_graph import without_compiler
+from .eager_graph import leaves_nothing_to_compile, without_compiler
 from .mask_data import taking, wanted, with_tensors
 from .recompile import Recompiled, may_recompile
 
@@ -83,12 +85,20 @@ class Backend:
     def __call__(self, gm: fx.GraphModule, example_inputs, **given):
         if given:
             raise OptionError(f"{', '.join(given)} given twice: to onepass_backend(...), and to torch.compile")
+        seconds: Seconds = {}
+        with stage("backend", seconds):
+            run = self._run_of(gm, example_inputs, seconds)
+        log.debug("onepass: seconds of the compilation: %s", shown(seconds))
+        return run
+
+    def _run_of(self, gm: fx.GraphModule, example_inputs: Sequence, seconds: Seconds) -> Callable:
+        """What runs a graph. seconds: of the stages, for its report."""
         may_change = self.options.inner == "inductor" and self.options.required == "nothing"
         again = may_change and may_recompile(example_inputs)
         original = deepcopy(gm.graph) if again or any(map(changes_in_place, gm.graph.nodes)) else None
         written = partial(deepcopy, original) if again else lambda: original  # its one user may change it
         make = lambda graph, tell: self._compiled(graph, example_inputs, tell, written)
-        tell = partial(publish, require=self.options.required)
+        tell = lambda report: publish(replace(report, seconds=seconds), self.options.required)
         run, report, separate = _or_fused(make, gm, tell, written) if again else make(gm, tell)
         if not (again and report.regions) or separate:  # without its regions, it would not look at shared memory
             return run
@@ -108,15 +118,22 @@ class Backend:
         """
         inputs = [n.name for n in gm.graph.nodes if n.op == "placeholder"]
         separate: InputPairs = set()
-        report = rewrite_module(gm, self.options, separate_inputs=separate)
+        with stage("rewriting"):
+            report = rewrite_module(gm, self.options, separate_inputs=separate)
         if self.kept is not None:
             self.kept.append(report)
         tell(report)
+        own = self.mode or self.options.inner_options
         if self.options.inner == "eager":
+            run = without_compiler(gm)
+        elif not own and leaves_nothing_to_compile(gm):
+            with stage("kernels ahead"):
+                compile_ahead(gm)
             run = without_compiler(gm)
         else:
             carries = without_compiler(fx.GraphModule(gm, deepcopy(gm.graph)))
-            run = _unless_dual(_inductor(gm, example_inputs, self.options, self.mode), carries)
+            with stage("Inductor"):
+                run = _unless_dual(_inductor(gm, example_inputs, self.options, self.mode), carries)
         places = [(inputs.index(one.name), inputs.index(other.name)) for one, other in separate]
         if places:
             run = _unless_shared(run, without_compiler(fx.GraphModule(gm, written())), places)
@@ -212,9 +229,9 @@ def _inductor(gm, example_inputs, options: Options, mode):
     from torch._inductor.compile_fx import compile_fx
 
     from ..graph_passes.reduced_dims import with_other_dims
-    from ..runtime.compile_ahead import compile_ahead
 
-    compile_ahead(gm)
+    with stage("kernels ahead"):
+        compile_ahead(gm)
     patches = dict(options.inner_options)
     if mode:
         patches = {**torch._inductor.list_mode_options(mode), **patches}
@@ -233,7 +250,10 @@ class Recorder:
 
     def __call__(self, gm: fx.GraphModule, example_inputs, **_):
         place = len(self.reports)
-        self.reports.append(rewrite_module(gm, self.options, dry=True, derivatives=self.derivatives))
+        seconds: Seconds = {}
+        with stage("rewriting", seconds):
+            report = rewrite_module(gm, self.options, dry=True, derivatives=self.derivatives)
+        self.reports.append(replace(report, seconds=seconds))
         if not (names := wanted(self.reports[place])):
             return gm.forward
         take, forward = taking(gm, names), gm.forward

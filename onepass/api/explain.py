@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from ..errors import InputError, OptionError
 from ..garbage import rare_collections
+from ..lowering.stage_times import added
 from ..report.records import Report
 
 
@@ -147,4 +148,5 @@ def merged(graphs: Iterable[Report]) -> Report:
     failures = tuple(dict.fromkeys(f for report in graphs for f in report.failures))
     breaks = tuple(dict.fromkeys(b for report in graphs for b in report.breaks))
     given = tuple(dict.fromkeys(name for report in graphs for name in report.given))
-    return Report(regions, refusals, failures, len(graphs), breaks, given=given)
+    seconds = added(report.seconds for report in graphs)
+    return Report(regions, refusals, failures, len(graphs), breaks, given=given, seconds=seconds)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -37,6 +36,7 @@ from ..lowering.executors import GLUON, TRITON, kernel_missing, runs_kernels
 from ..lowering.masks.loop_ranges import without_clamps
 from ..lowering.plan.records import Kernel, NotPlannable, Plan
 from ..lowering.source_folder import write_source
+from ..lowering.stage_times import stage
 from ..process_state import keep_latest, registered
 from ..report.records import KernelReport, LawReport, RegionData, RegionReport, Step
 from ..rules import ALL
@@ -102,7 +102,8 @@ class TracedRegion:
         """The program as terms. Raises Refusal."""
         from ..translate.translate import translate
 
-        return translate(self.program)
+        with stage("capture"):
+            return translate(self.program)
 
 
 @dataclass(frozen=True)
@@ -214,12 +215,8 @@ def _laws(given: Iterable[Rule | PatternRule], grounded: Grounded, report: Regio
 def _search(key: str, traced: TracedRegion, options: Options, strides, hints) -> Fused:
     from .optimize import optimize_all
 
-    started = time.perf_counter()
     program, captured = traced.program, traced.captured
-    capture = time.perf_counter() - started
     found = optimize_all(captured.results, options.rules, invariant=options.invariant, without=options.without)
-    seconds = ", ".join(f"{name} {took:.3f} s" for name, took in {"capture": capture, **found.seconds}.items())
-    log.debug("onepass: searched at %s: %s", ", ".join(_places(program)), seconds)
     require_kernels(found.plan, program, options, hints)
     names = tuple(entry.name for entry in program.inputs)
     body = {"names": list(names), **found.to_data()}
@@ -257,7 +254,8 @@ def _restore(key: str, program: Program, options: Options, strides) -> Fused | N
         return None
     try:
         names = _names_of(body["names"], program)
-        captured = translate(canonical(program, names))
+        with stage("capture"):
+            captured = translate(canonical(program, names))
         found = Optimized.from_data(body, captured.results, options.ordinary_rules, options.invariant)
         keep_chosen(key, body, found.plan)
         said = f"found on disk, no search{_whose_names(program, names)}"

@@ -41,6 +41,7 @@ from ..lowering.source_folder import (
     say_unusable,
     write_whole,
 )
+from ..lowering.stage_times import stage
 from ..process_state import registered
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ def made_folder() -> Path | None:
 
 
 @cache
+@stage("versions and digests of the source")
 def versions() -> dict[str, str]:
     """The versions that an entry depends on."""
     from importlib.metadata import PackageNotFoundError, version
@@ -127,6 +129,7 @@ def key(text: str, device: str | torch.device) -> str:
     return digest([text, versions(), capability(device)])[:40]
 
 
+@stage("disk cache")
 def read(name: str) -> dict | None:
     """The entry, or None if there is none that can be trusted."""
     place = folder()
@@ -150,6 +153,7 @@ def read(name: str) -> dict | None:
         return None
 
 
+@stage("disk cache")
 def write(name: str, body: dict) -> bool:
     """Stores the entry whole or not at all; False if it could not be stored."""
     place = made_folder()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import cache as once
 from typing import Any
 
@@ -26,6 +25,7 @@ from ..egraph.search.search import search
 from ..egraph.terms.term import Dim, Tensor, Term
 from ..lowering.plan.device import H200
 from ..lowering.plan.records import NotPlannable, Store
+from ..lowering.stage_times import stage
 from ..rules import ADDED, ALL, PHASES
 from .assumptions import simplifying
 from .optimized import Optimized, plan_of, planned
@@ -64,20 +64,18 @@ def optimize_all(
     captured = tuple(normaliser.normal(result.term) for result in results)
     ours = {name: ledger.proved(group) for name, group in PHASES.items()} if phases is None else phases
     ours = {name: _left(group, without) for name, group in ours.items()}
-    began = time.perf_counter()
-    found = search(captured, with_rules(ours, searched), limits, target)
+    with stage("search"):
+        found = search(captured, with_rules(ours, searched), limits, target)
     started = time.perf_counter()
     every = (*(ledger.proved(ALL) if phases is None else ALL), *given.rules)
     pairs = zip(results, found.terms, strict=True)
-    derivations = tuple(certify(r.term, normaliser, term, found.fired, every) for r, term in pairs)
-    ended = time.perf_counter()
-    statistics = {**found.statistics, "certificate seconds": ended - started}
+    with stage("certificates"):
+        derivations = tuple(certify(r.term, normaliser, term, found.fired, every) for r, term in pairs)
+    statistics = {**found.statistics, "certificate seconds": time.perf_counter() - started}
     statistics |= {"declined": given.declined} if given.declined else {}
     statistics |= {} if set(ledger.proved(ADDED)) <= {*laws} else {"added masks": KEPT_AS_DATA}
     plan_made = plan_of(results, derivations, invariant)
-    best = planned(captured, derivations, plan_made, statistics, (found.passes_before, found.passes_after))
-    plan = time.perf_counter() - ended
-    return replace(best, seconds={"search": started - began, "certificate": ended - started, "plan": plan})
+    return planned(captured, derivations, plan_made, statistics, (found.passes_before, found.passes_after))
 
 
 def _left(laws: Iterable[Rule], without: Sequence[str]) -> tuple[Rule, ...]:

@@ -8,7 +8,7 @@ same results by what was chosen before. Figures of the search go into reports, a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from ..egraph.derivation import ledger
 from ..egraph.derivation.certificate import Derivation, check
@@ -19,6 +19,7 @@ from ..lowering.executors import triton_missing
 from ..lowering.plan.records import Plan, Store
 from ..lowering.planning.planner import chosen_plan, plan_stores
 from ..lowering.readback.check_plan import checked
+from ..lowering.stage_times import stage
 from ..rules import ALL
 from . import disk_cache
 
@@ -29,7 +30,7 @@ CHOSEN = "chosen"  # in what the disk keeps: `Plan.chosen`
 class Optimized:
     """Per result: what was `captured`, normalised, the extracted `terms`, and the derivation from as it was captured.
 
-    `fired` names the rules of all derivations, in order. `seconds`: of each stage, where there was a search.
+    `fired` names the rules of all derivations, in order.
     """
 
     captured: tuple[Term, ...]
@@ -40,7 +41,6 @@ class Optimized:
     passes_before: int
     passes_after: int
     derivations: tuple[Derivation, ...]
-    seconds: Mapping[str, float] = field(default_factory=dict, compare=False)
 
     @property
     def term(self) -> Term:
@@ -73,10 +73,11 @@ class Optimized:
         ValueError, TypeError, KeyError or IndexError for other data, NotPlannable where the form has no plan.
         """
         derivations = tuple(map(Derivation.from_json, data["derivations"]))
-        for result, derivation in zip(results, derivations, strict=True):
-            if derivation.start is not result.term:
-                raise TermError("a derivation starts from another term than this program's")
-            check(derivation, (*ledger.proved(ALL), *rules))
+        with stage("certificates"):
+            for result, derivation in zip(results, derivations, strict=True):
+                if derivation.start is not result.term:
+                    raise TermError("a derivation starts from another term than this program's")
+                check(derivation, (*ledger.proved(ALL), *rules))
         places = zip(derivations, map(_count, data["normal"]), strict=True)
         captured = tuple(_chain(derivation)[place] for derivation, place in places)
         before, after = map(_count, data["passes"])
@@ -96,6 +97,7 @@ def planned(
     return Optimized(captured, terms, plan, _fired(derivations), statistics, *passes, derivations)
 
 
+@stage("plan")
 def plan_of(
     results: Sequence[Store], derivations: Sequence[Derivation], invariant: bool, chosen: Mapping | None = None
 ) -> Plan:

@@ -197,6 +197,7 @@ class RegionReport:
     rounded: what the option `weights` lets a kernel round; empty where it rounds nothing.
     gradients, tangents: of what was derived, where `explain` is asked for it.
     laws: what became of each law that was given.
+    seconds: of each stage of its first runs in this process: kernels, their check, rivals, and the runs themselves.
     lines: the user's lines of the operations, in order. layers: paths of the modules that have the region.
     data: what its page is computed from; no part of the text or of JSON.
     """
@@ -236,6 +237,7 @@ class RegionReport:
     lines: tuple[str, ...] = ()
     layers: tuple[str, ...] = ()
     laws: tuple[LawReport, ...] = ()
+    seconds: dict[str, float] = field(default_factory=dict, compare=False)
     data: RegionData | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self):
@@ -282,6 +284,7 @@ class Report:
 
     breaks: where Dynamo ends one graph and begins another, with its reason. given: names of the laws that were given.
     options: those that it is for, as a user writes them; another choice may fuse more, or less.
+    seconds: of each stage of the compilation, which add up to it; those of first runs are in the regions.
 
     >>> import onepass, torch
     >>> def attend(q, k, v):
@@ -299,6 +302,7 @@ class Report:
     title: str = field(default="", compare=False)
     given: tuple[str, ...] = ()
     options: str = field(default="", compare=False)
+    seconds: dict[str, float] = field(default_factory=dict, compare=False)
 
     @property
     def fused(self) -> int:
@@ -398,6 +402,7 @@ class Report:
 
 MAX_REPORTS_KEPT = 256  # in this process, the latest
 SEEN_AT_RUN_TIME = ("ran", "training_ran", "backward_ran", "forward_mode", "forward_mode_ran")  # fields of a report
+_SECONDS: dict[str, dict[str, float]] = registered({}, "reports")  # of the first runs of regions, by key
 _REPORTS: OrderedDict[int, Report] = registered(OrderedDict(), "reports")
 _ATTACHED: OrderedDict[str, RegionReport] = registered(OrderedDict(), "reports")
 
@@ -417,6 +422,7 @@ def _forget(report: Report) -> None:
     for region in report.regions:
         if region.key not in kept:
             _ATTACHED.pop(region.key, None)
+            _SECONDS.pop(region.key, None)
 
 
 def attach(region: RegionReport) -> None:
@@ -459,6 +465,11 @@ def found_forward_mode(key: str, what: str) -> None:
     _saw(key, forward_mode=what)
 
 
+def seconds_of(key: str) -> dict[str, float]:
+    """Where the stages of a region's first runs add their seconds."""
+    return _SECONDS.setdefault(key, {})
+
+
 def _saw(key: str, **fields: Any) -> None:
     region = _ATTACHED.get(key)
     if region is not None and any(getattr(region, name) != value for name, value in fields.items()):
@@ -488,7 +499,7 @@ def reports(*unknown: object) -> tuple[Report, ...]:
 
 def as_seen(report: Report) -> Report:
     """The report with what was seen at run time since it was made."""
-    return replace(report, regions=tuple(map(_with_notes, report.regions)))
+    return replace(report, regions=tuple(map(_with_notes, report.regions)), seconds=dict(report.seconds))
 
 
 def _with_notes(region: RegionReport) -> RegionReport:
@@ -500,7 +511,7 @@ def _with_notes(region: RegionReport) -> RegionReport:
         seen["ran"] = known.training_ran or known.ran
     else:
         seen["backward_ran"] = ""
-    return replace(region, notes=known.notes, **seen)
+    return replace(region, notes=known.notes, seconds=dict(_SECONDS.get(region.key, {})), **seen)
 
 
 def _sum(counts):

@@ -23,6 +23,7 @@ from ..graph.program import GETITEM, Program
 from ..lowering import executors as plan_executors
 from ..lowering.executors import KERNELS, TILED, PlanExecutor, SettingsRefused
 from ..lowering.plan.records import NotPlannable, Plan
+from ..lowering.stage_times import stage
 from ..lowering.tiled.compiled_tiles import WITHOUT_PASSES, compiled_graph, in_a_thread
 from ..report import records
 from .region_call import RegionCall, ResultKind, Tensors
@@ -61,6 +62,10 @@ def of_plan(executor: PlanExecutor) -> Prepare:
     """An executor of regions that runs a region's plan. What was noticed goes into the region's report."""
 
     def prepare(found: Fused, tensors: Tensors, call: RegionCall) -> Run:
+        with stage("kernels"):
+            return ready_for(found, tensors, call)
+
+    def ready_for(found: Fused, tensors: Tensors, call: RegionCall) -> Run:
         inputs, given = dict(zip(found.names, tensors)), (_strides(found, call), disk_cache.OF_THIS_VERSION)
         if found.options.verify == "kernel":
             said = require_equal(executor, found.plan, inputs, call.sizes, *given, call.deterministic)

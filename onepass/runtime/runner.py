@@ -23,6 +23,7 @@ from ..errors import OnepassError
 from ..graph.program import Program
 from ..lowering.executors import TILED
 from ..lowering.plan.records import IndexOutOfRange, NotPlannable
+from ..lowering.stage_times import shown, stage
 from ..report import records
 from . import executors, library_choice
 from .background import COMPILES
@@ -93,7 +94,15 @@ class Runner:
     def _prepared(self, kind: tuple, tensors: Tensors, numbers: Sequence[int]) -> list[torch.Tensor]:
         """The first call of a kind: prepared, and for a kernel compared with the tiled executor."""
         prepares(f"the region at {', '.join(self.found.report.places)}")
-        COMPILES.finish(self.found.key)
+        seconds = records.seconds_of(self.found.report.key)
+        with stage("first run", seconds):
+            results = self._first(kind, tensors, numbers)
+        log.debug("onepass: seconds of the first runs of region %s: %s", self.region[:12], shown(seconds))
+        return results
+
+    def _first(self, kind: tuple, tensors: Tensors, numbers: Sequence[int]) -> list[torch.Tensor]:
+        with stage("wait for kernels compiled ahead"):
+            COMPILES.finish(self.found.key)
         call, short = self._call(tensors, numbers), Counter(self.short_of_memory)
         try:
             results = self._chosen(kind, tensors, call) if not unfit(self.found, call) else None
@@ -225,11 +234,15 @@ class Runner:
         elif size not in self.seen and self.took < library_choice.LONG_RUN:
             self.seen.add(size)
             return False
+        self._compare_rivals(size, run, results, tensors, call, others)
+        return not self.choices[size][0]
+
+    @stage("rivals")
+    def _compare_rivals(self, size, run, results, tensors, call, others) -> None:
         ready, wrong = self._ready_rivals(others, tensors, call), self._wrong(results, tensors, call)
         least = library_choice.least_seconds(self.found, ready, tensors, call)
         known = 0.0 if tensors[0].is_cuda else self.took
         self._choose(size, library_choice.fastest(run, ready, tensors, wrong, least, known))
-        return not self.choices[size][0]
 
     def _choose(self, size: str, choice: tuple[str, float]) -> None:
         """Keeps who runs a class of sizes, here and on disk: a rival, or "" for the plan, and its part of the time."""
@@ -352,9 +365,11 @@ class Runner:
         """A wrong kernel is never used. A graph capture cannot wait for a comparison: it gets the original calls."""
         if torch.cuda.is_current_stream_capturing():
             return self._unvalidated(tensors, call), False
-        expected = self._expected(tensors, call)
+        with stage("validation"):
+            expected = self._expected(tensors, call)
         results = run(tensors)
-        wrong = self._mismatched(results, expected, tensors, call)
+        with stage("validation"):
+            wrong = self._mismatched(results, expected, tensors, call)
         unclear = bool(wrong) and all(undecided(r, e, tensors) for r, e, _ in wrong)
         if unclear and self.undecided[kind] < MAX_UNDECIDED_COMPARISONS:
             self.undecided[kind] += 1  # the next call may tell

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import library
+from torch._functorch.utils import unwrap_dead_wrappers
 
 from ..compiler import compiled_region
 from ..egraph.forks import lock
@@ -37,6 +38,13 @@ _BACKWARDS: dict[tuple[str, Flags, Flags, Flags], BackwardRunner] = registered({
 class Recorded(torch.autograd.Function):
     """A region whose gradients are recorded. The keys are those of the dispatcher below autograd."""
 
+    @classmethod
+    def apply(cls, *args: Any) -> tuple[torch.Tensor, ...]:
+        """torch's own, which looks at the signature of `forward` in every call: that takes the host 40 microseconds."""
+        if torch._C._are_functorch_transforms_active():
+            return super().apply(*args)
+        return super(torch.autograd.Function, cls).apply(*unwrap_dead_wrappers(args))
+
     @staticmethod
     def forward(
         keys: torch._C.DispatchKeySet, program: str, sizes: Sequence[int], sources: str, *tensors: torch.Tensor
@@ -53,9 +61,11 @@ class Recorded(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple[torch.Tensor, ...]) -> None:
         _, ctx.program, ctx.sizes, ctx.sources, *tensors = inputs
+        ctx.strides = [*map(torch.Tensor.stride, output)]
         ctx.recorded = [t.requires_grad for t in tensors]
-        kept = _kept(training(ctx.program, ctx.recorded), output)
-        ctx.watched = [_Watched(x) for x in kept if _is_plain(x)]
+        seen, inner = _kept(training(ctx.program, ctx.recorded), output)
+        ctx.watched = [_Watched(x) for x in seen if _is_plain(x)]
+        kept = (*seen, *inner)
         saved = (*tensors, *(x.data if _is_plain(x) else x for x in kept))
         ctx.without_version = {k: t for k, t in enumerate(saved) if t.is_inference()}  # autograd saves none of these
         ctx.save_for_backward(*[None if t.is_inference() else t for t in saved])
@@ -68,7 +78,7 @@ class Recorded(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         paths = compiled_region.carried(ctx.program).program.differentiable
-        grads = grads[: len(paths)]  # saved values have none
+        grads = tuple(map(_laid_out, grads[: len(paths)], ctx.strides))  # saved values have none
         reached = frozenset().union(*(path for path, grad in zip(paths, grads, strict=True) if grad is not None))
         needed = [bool(n) and k in reached for k, n in enumerate(ctx.needs_input_grad[4:])]
         saved = [ctx.without_version.get(k, t) for k, t in enumerate(ctx.saved_tensors)]
@@ -82,9 +92,22 @@ class Recorded(torch.autograd.Function):
         return None, None, None, None, *[next(found) if n else None for n in needed]
 
 
-def _kept(found: Training | str, output: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """What of a forward's outputs its backward gets."""
-    return [] if isinstance(found, str) else [output[k] for k in kept_outputs(found)]
+def _kept(found: Training | str, output: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """What of a forward's outputs its backward gets: results, and saved values, which nobody else sees."""
+    if isinstance(found, str):
+        return [], []
+    kept = [output[k] for k in kept_outputs(found)]
+    return kept[: len(found.stores.read)], kept[len(found.stores.read) :]
+
+
+def _laid_out(grad: torch.Tensor | None, strides: tuple[int, ...]) -> torch.Tensor | None:
+    """A cotangent that lies as its result does: for it a backward was compiled ahead. A compiled graph does the same.
+
+    Example: the gradient of a sum has strides of 0.
+    """
+    if grad is None or not _is_plain(grad) or grad.stride() == strides:
+        return grad
+    return grad.new_empty_strided(grad.shape, strides).copy_(grad)
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:

@@ -24,6 +24,7 @@ from ..garbage import rare_collections
 from ..graph.program import Meta, Program
 from ..lowering.masks.masked_weights import with_masked_weights_as_zeros
 from ..lowering.plan.records import NotPlannable, Plan, Store
+from ..lowering.stage_times import stage
 from ..process_state import keep_latest, registered
 from ..translate.translate import Captured, translate
 from .derive_backward import BackwardStores, backward_stores, certified_gradients
@@ -134,6 +135,7 @@ def training(text: str, needed: Sequence[bool]) -> Training | str:
 
 
 @rare_collections()
+@stage("gradients")
 def _derived(text: str, needed: Flags) -> Training | str:
     try:
         found = compiled_region.read(text)

@@ -10,6 +10,7 @@ import html
 from collections.abc import Iterator
 from typing import Any
 
+from ..lowering.stage_times import shown
 from .answers import answers
 from .text import bytes_text, headline, region_lines, way_out
 
@@ -27,6 +28,8 @@ def report_lines(report: Report, verbose: bool = False) -> Iterator[str]:
     for number, region in enumerate(report.regions, 1):
         yield f"\nregion {number}"
         yield from (f"  {line}" for line in region_lines(region, verbose))
+    if verbose and report.seconds:
+        yield f"\nseconds of the compilation: {shown(report.seconds)}"
     for refused in report.refusals:
         yield f"\nleft as written: {refused.where}\n  {refused.reason}\n  way out: {way_out(refused)}"
     for failure in report.failures:

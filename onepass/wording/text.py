@@ -13,6 +13,7 @@ from textwrap import shorten
 from typing import Any
 
 from .. import messages
+from ..lowering.stage_times import shown
 
 # Records print themselves by this module, so it imports none of them.
 Report = Any
@@ -162,6 +163,8 @@ def _engine_lines(region: RegionReport) -> Iterator[str]:
     yield from _line_each("plan", filter(None, [region.plan_check]))
     yield f"search      {search(region)}"
     yield f"cache       {region.cache}"
+    if region.seconds:
+        yield f"seconds     of its first runs: {shown(region.seconds)}"
 
 
 def derivative_lines(found: DerivativeReport, device: str = "cpu", verbose: bool = False) -> Iterator[str]:

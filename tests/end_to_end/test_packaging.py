@@ -102,7 +102,7 @@ def test_torch_finds_the_backend_by_entry_point(built):
         "print(json.dumps([str(metadata.distribution('onepass').locate_file('')), [entry.name, entry.value]]))"
     )
     assert Path(where) == built.installed
-    assert value == ["onepass", "onepass.api.backend:onepass_backend"]
+    assert value == ["onepass", "onepass:onepass_backend"]
 
 
 @pytest.mark.parametrize("part", PARTS)

@@ -83,6 +83,7 @@ ALSO |= {"onepass/runtime": ("lowering/tiled",)}  # Inductor compiles a region's
 GROUND = (
     "egraph/forks.py",
     "lowering/source_folder.py",
+    "lowering/stage_times.py",
     "onepass/errors.py",
     "onepass/garbage.py",
     "onepass/messages.py",

@@ -149,8 +149,10 @@ def test_gradients_of_several_results_are_eagers(used):
         results = function(*given)
         sum((results[k] * results[k]).sum() for k in used).backward()
     for mine, eagers in zip(arguments, again):
-        wanted = torch.zeros_like(eagers) if eagers.grad is None else eagers.grad
-        torch.testing.assert_close(mine.grad, wanted, rtol=1e-4, atol=1e-5)
+        if eagers.grad is None:  # Inductor's graph would give zeros
+            assert mine.grad is None
+        else:
+            torch.testing.assert_close(mine.grad, eagers.grad, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow

@@ -177,5 +177,5 @@ def test_what_the_engine_did_is_printed_where_it_is_asked_for(tmp_path, capsys):
         said[bool(option)] = capsys.readouterr().out
     assert said[False].startswith("Is it fused?          Yes: 1 region\n")
     labels = {verbose: {line[:14].strip() for line in text.splitlines()} for verbose, text in said.items()}
-    assert labels[True] - labels[False] == {"planned", "shape", "plan", "search", "cache"}
+    assert labels[True] - labels[False] == {"planned", "shape", "plan", "search", "cache", "seconds of the"}
     assert labels[False] < labels[True]

@@ -11,6 +11,7 @@ import torch
 
 import onepass
 from onepass.api.backend import onepass_backend
+from onepass.lowering import stage_times
 from onepass.report import publish
 
 pytestmark = pytest.mark.usefixtures("fresh")
@@ -66,13 +67,19 @@ def test_each_graph_has_a_line_and_each_region_one_for_debugging(log):
     assert region.startswith(f"onepass: left as written at {__file__}:") and "no kernel is derived" in region
 
 
-def test_the_seconds_of_each_stage_are_logged_once(log):
+def test_the_seconds_of_each_stage_are_logged_and_reported(log, monkeypatch):
+    took = iter(range(10**6))
+    monkeypatch.setattr(stage_times.time, "perf_counter", lambda: next(took))  # each look at the clock is a second
     compiled(First())(X)
+    found = onepass.reports()[-1]
+    assert {"capture", "search", "certificates", "plan", "rewriting", "backend"} <= found.seconds.keys()
+    (line,) = [r.getMessage() for r in log.records if "seconds of the compilation" in r.getMessage()]
+    assert all(f"{name} {seconds:.3f} s" in line for name, seconds in found.seconds.items())
+    assert line.partition("compilation: ")[2] in found.text(verbose=True)
+    assert "first run" in found.regions[0].seconds and "seconds     of its first runs: " in found.text(verbose=True)
     torch._dynamo.reset()
     compiled(First())(X)
-    (line,) = [r.getMessage() for r in log.records if "searched at" in r.getMessage()]
-    names = [part.split()[0] for part in line.split(f":{First.forward.__code__.co_firstlineno + 1}: ")[1].split(", ")]
-    assert names == ["capture", "search", "certificate", "plan"]
+    assert "search" not in onepass.reports()[-1].seconds
     assert any("known in this process" in text for text in said(log, logging.DEBUG))
 
 

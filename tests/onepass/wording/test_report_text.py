@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import onepass
+from onepass.lowering.stage_times import shown
 from onepass.report.records import Refused, Report
 from onepass.wording.report_text import report_lines
 
@@ -34,7 +35,8 @@ def test_the_engines_own_is_said_where_it_is_asked_for_and_nothing_else_changes(
     assert settings and not any(line in short for line in settings)
     (region,) = report.regions
     assert str(region).splitlines() == [line[2:] for line in short[short.index("region 1") + 1 :]]
-    assert region.text(verbose=True).splitlines() == [line[2:] for line in long[long.index("region 1") + 1 :]]
+    assert region.text(verbose=True).splitlines() == [line[2:] for line in long[long.index("region 1") + 1 : -2]]
+    assert long[-2:] == ["", f"seconds of the compilation: {shown(report.seconds)}"] and "search" in report.seconds
 
 
 def test_what_is_not_printed_is_in_json(report):
