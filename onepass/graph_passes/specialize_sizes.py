@@ -40,9 +40,8 @@ def specialize_widths(region: Region, mixed: Mapping[fx.Node, Sequence[int | tor
     lengths = _lengths(region, known, {str(size.node.expr) for size, is_last in sizes if not is_last})
     widths = [size for text, size in known.items() if text not in lengths]
     heads = [size for node in region.nodes for size in (*mixed.get(node, ()), *_grouped_heads(node))]
-    pages, shared = _page_sizes(region.nodes), _shared_heads(region.nodes)
-    heads += [size for size in known.values() if size.node.expr.free_symbols <= shared]
-    for size in (*widths, *heads, *map(known.get, pages & known.keys())):
+    found = _page_sizes(region.nodes) | _shared_heads(region.nodes, known)
+    for size in (*widths, *heads, *map(known.get, found & known.keys())):
         if not isinstance(size, torch.SymInt) or size.node.expr.is_Integer or not size.node.has_hint():
             continue
         if 1 < size.node.hint <= MAX_WIDTH_OF_A_TILE and not _is_marked_dynamic(size):
@@ -83,10 +82,10 @@ def _grouped_heads(node: fx.Node) -> Sequence[int | torch.SymInt]:
     return [value.shape[-3] for value in values if value.dim() > 2] if shares is True else ()
 
 
-def _shared_heads(nodes: Sequence[fx.Node]) -> set[sympy.Symbol]:
-    """The symbols of batch axes of products along which keys or values are repeated: numbers of heads that share them.
+def _shared_heads(nodes: Sequence[fx.Node], known: Mapping[str, torch.SymInt]) -> set[str]:
+    """Texts of known sizes of axes along which a product's keys or values are repeated: of heads that share them.
 
-    Not those of a first axis: a batch whose sequences share keys is as long as it is. Example: k, of as many heads as
+    Not of a first axis: a batch whose sequences share keys is as long as it is. Example: k, of as many heads as
     keys have, `k.repeat_interleave(q.shape[1] // k.shape[1], 1)`, and then `q @ k.mT`.
     """
     repeated: dict[fx.Node, set[str]] = {}
@@ -99,7 +98,7 @@ def _shared_heads(nodes: Sequence[fx.Node]) -> set[sympy.Symbol]:
             sizes = (size for size in batch_sizes(node) if isinstance(size, torch.SymInt))
             of_heads = (size.node.expr for size in sizes if not given.isdisjoint({str(size), *_factors(size)}))
             found.update(*(expression.free_symbols for expression in of_heads))
-    return found
+    return {text for text, size in known.items() if size.node.expr.free_symbols <= found}
 
 
 def _repeated_sizes(node: fx.Node) -> set[str]:

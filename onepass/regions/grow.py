@@ -137,15 +137,17 @@ class _Scan:
             return False
         if any(gives_positions(n) for n in self.inside.intersection(node.all_input_nodes)):
             return False  # a position stays a result
-        stacks = stacked_axis(node) is not None
-        several = len(self.ends) > 1 and len(self.inside.intersection(node.all_input_nodes)) > 1
-        if kind == "join" and several and not stacks:
-            return False  # results of several sums side by side: one kernel would compute each for the rows of all
         if _is_recorded_extremum(node):
             return False  # its derivative asks which element it is; that of the scores is known
         if kind == "reduction":
             return bool(self.wide.intersection(node.all_input_nodes)) and self._same_axis(node)
-        return kind in ("pointwise", "cast", "view", "join") or stacks
+        if kind == "join" and stacked_axis(node) is None:
+            return not self._joins_several(node)
+        return kind in ("pointwise", "cast", "view") or stacked_axis(node) is not None
+
+    def _joins_several(self, node: fx.Node) -> bool:
+        """Whether the node puts results of several sums side by side: one kernel would compute each for all rows."""
+        return len(self.ends) > 1 and len(self.inside.intersection(node.all_input_nodes)) > 1
 
     def _same_axis(self, node: fx.Node) -> bool:
         """Whether the node reduces only the axis of the region's own reductions or of a stack, or the last one."""
