@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Sequence, Set
 from dataclasses import dataclass
 from math import frexp, inf
 
+from ...egraph.terms.ops import const, make
 from ...egraph.terms.term import Term
 from ...egraph.terms.traversal import subterms
 from ..plan.launch_facts import ScalesOfPieces
@@ -53,19 +54,31 @@ def exponent_scaling(gauge: Term, apart: bool = False) -> ExponentScaling:
     return ExponentScaling(gauge, *scale_split(gauge), False)
 
 
-def scaling_in_pieces(gauge: Term, apart: bool, hidden: bool) -> ExponentScaling:
+def scaling_in_pieces(gauge: Term, apart: bool, hidden: bool, any_factor: bool = False) -> ExponentScaling:
     """How the weights of scores in pieces are computed. hidden: a mask may give a row no score but a large number.
 
     A prefill and a decoding step are two programs: one may have a mask, or coordinates, where the other has a number.
     So a row's bits depend on its scores alone. A constant factor is left out of the maximum where no bit shows it.
+    any_factor: masks and coordinates only hide scores, so that both programs have the same factor, whatever it is.
     """
     if apart:
         return ExponentScaling(gauge, gauge, 1.0, True, in_pieces=True)
-    raw, natural = scale_split(gauge)
-    far = hidden or magnitude(gauge) > MAX_MODERATE_SCORE
-    if far or frexp(natural)[0] != 0.5:  # no power of two
+    raw, natural, size = _split_below_masks(gauge)
+    far = hidden or size > MAX_MODERATE_SCORE
+    if far or (frexp(natural)[0] != 0.5 and not any_factor):  # 0.5: a power of two
         raw, natural = gauge, 1.0
     return ExponentScaling(gauge, raw, natural, False, in_pieces=True, far=far)
+
+
+def _split_below_masks(gauge: Term) -> tuple[Term, float, float]:
+    """As `scale_split`, and how large a number may be, also of scores that are -inf where a mask hides them."""
+    hidden = const(-inf)
+    if gauge.op != "where" or hidden not in gauge.args[1:]:
+        return *scale_split(gauge), magnitude(gauge)
+    condition, yes, no = gauge.args
+    raw, natural, size = _split_below_masks(no if yes is hidden else yes)
+    parts = (hidden, raw) if yes is hidden else (raw, hidden)
+    return make("where", (condition, *parts)), natural, size
 
 
 def holds_large_literal(score: Term) -> bool:

@@ -456,7 +456,8 @@ class TileWriter(Tiles):
         piece, exact = self.facts.piece, self.needs_exact_scale(states)
         if piece:
             hidden = any(loop.finite_mask for loop in self.kernel.loops)
-            return scaling_in_pieces(score, exact or piece == 1 or self.is_double(score.dtype), hidden)
+            apart = exact or piece == 1 or self.is_double(score.dtype)
+            return scaling_in_pieces(score, apart, hidden, self.facts.factors_apart)
         single = floating_loads_below([score]).isdisjoint(HALVES)
         return exponent_scaling(score, exact or (single and holds_large_literal(score)))
 

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from ...egraph.forks import cached_property
 from ...egraph.terms.affine import affine
+from ...egraph.terms.index_simplify import simplify_index
 from ...egraph.terms.ops import iota, load
 from ...egraph.terms.sizes import Size, resolve
 from ...egraph.terms.term import Dim, Tensor, Term
@@ -450,11 +451,16 @@ class ProductMatcher:
             return self.operand(node, self.rows, inner)
         except NotPlannable:
             columns = [index for index in node.args if inner in index.dims]
-            if not self.by_data or node.dtype not in HALVES or columns != [iota(inner)]:
+            if not self.by_data or node.dtype not in HALVES or not self._is_run(columns, inner):
                 raise
             if not isinstance(inner.size, int) or inner.size > self.most_columns:
                 raise
             return Operand(node, self.rows, inner, (self.rows, inner), gathered=True)
+
+    @staticmethod
+    def _is_run(indices: list[Term], inner: Dim) -> bool:
+        """Whether one index alone has the dim, as a number of columns behind it, such as d + 512."""
+        return len(indices) == 1 and simplify_index(indices[0] - iota(inner)).op == "const"
 
     def _sides(self, loads: list[Term]) -> tuple[Term, Term] | None:
         """Two loads as that of rows and that of columns, if they are of one type, or can be made so."""

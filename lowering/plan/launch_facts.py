@@ -31,7 +31,8 @@ class Facts:
     even: dims whose size is a multiple of their tile. wide: tensors that need 64-bit offsets. mapped: names of the
     block maps that loops follow. machine: a key of DEVICES, INTERPRETER, or empty if it is not known. runs: axes
     that lie in memory as one run with the next axis. piece: as Plan has it, in elements of each loop. scales: what
-    those of a kernel in pieces have to be (ScalesOfPieces), also of kernels that run a part of it. rows_last: the
+    those of a kernel in pieces have to be (ScalesOfPieces), also of kernels that run a part of it. factors_apart: as
+    Plan has it. rows_last: the
     rows are the last axis of tiles, else the first one behind leading dims. blocks: pairs of a loop's dim d and a
     number n, where d // n is one number in each tile.
     """
@@ -43,6 +44,7 @@ class Facts:
     runs: Runs = frozenset()
     piece: int = 0
     scales: ScalesOfPieces = "largest"
+    factors_apart: bool = False
     rows_last: bool = False
     blocks: Blocks = frozenset()
 

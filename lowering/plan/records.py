@@ -277,6 +277,8 @@ class Plan:
     piece: keys of a piece of each loop, counted from key 0, in an invariant plan: the bits of a row of a result depend
     on nothing but the row and its keys. 0: executors choose tiles, configurations and parts by sizes. weights: "e4m3"
     where weights of e4m3 values may be rounded to that type, relative to the largest score of their row so far.
+    factors_apart: in pieces, whether a constant factor of scores is left out of their maximum though it is no power of
+    two: where all programs of the same text have the same factor.
     """
 
     kernels: tuple[Kernel, ...]
@@ -292,6 +294,7 @@ class Plan:
     chosen: Mapping = field(default_factory=dict, compare=False)
     piece: int = 0
     weights: str = "half"
+    factors_apart: bool = False
 
     @property
     def output(self) -> Tensor:

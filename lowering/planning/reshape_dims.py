@@ -17,9 +17,10 @@ from ...egraph.terms.term import Dim, Tensor, Term
 from ...egraph.terms.traversal import all_dims, reduces, substitute, subterms
 from ..analysis.dim_roles import loop_reductions, product_sides, static_size
 from ..analysis.relative_index import Table
+from ..plan.device import H200
 from ..plan.records import Store
 from ..plan.thresholds import MIN_ROWS_OF_A_PRODUCT
-from .kernel_shape import kernel_shape
+from .kernel_shape import DimFacts, kernel_shape
 from .planning_state import KernelShape, Planning, unused_name
 
 Change = dict[Term, Term]  # from the index along a dim to an index along the new dims
@@ -35,7 +36,7 @@ def group_rows(planning: Planning) -> Planning:
     no longer depend on the member, so that a tile may have the members as its rows. The pass does it where a tile gets
     more rows than a few, or where a tile then holds the members whole instead of having h on the grid. A few rows that
     a tile has already become one dim with the members. Example: 4 queries of a sequence, and 8 heads that share keys,
-    are 32 rows, so that one program reads the keys and not 8.
+    are 32 rows, so that one program reads the keys and not 8. So do heads that all read the same keys, and few queries.
     """
     shape = kernel_shape(planning.stores, planning)
     names = _dim_names(planning.stores, planning.references)
@@ -48,20 +49,34 @@ def group_rows(planning: Planning) -> Planning:
         grouped = replace(planning, stores=stores, references=references)
         if _pays(dim, member, shape, kernel_shape(stores, planning)):
             return grouped
-        if (merged := _with_rows_of_members(grouped, member, shape)) is not None:
-            return merged
-    return planning
+        rows = shape.rows
+        if rows is not None and isinstance(rows.size, int) and 1 < rows.size < MIN_ROWS_OF_A_PRODUCT:
+            if (merged := _with_rows_as_one((member, rows), grouped)) is not None:
+                return merged
+    pairs = pairwise(planning.stores[0].order) if shape.rows is not None else ()
+    found = (_with_rows_as_one(pair, planning) for pair in pairs if _share_columns(pair, shape, planning))
+    return next((merged for merged in found if merged is not None), planning)
 
 
-def _with_rows_of_members(planning: Planning, member: Dim, before: KernelShape) -> Planning | None:
-    """The members and the few rows behind them as one dim; None if a tile would not have it as its rows."""
-    rows = before.rows
-    if rows is None or not isinstance(rows.size, int) or not 1 < rows.size < MIN_ROWS_OF_A_PRODUCT:
+def _share_columns(pair: tuple[Dim, Dim], shape: KernelShape, planning: Planning) -> bool:
+    """Whether two axes are a tile's rows and a dim of the grid, for which programs read the same columns again.
+
+    Example: 4 queries of 16 heads, all of which have one latent as key and value. Only up to as many rows as one
+    instruction of Hopper multiplies.
+    """
+    facts = DimFacts(planning.stores, planning.held_limit)
+    if shape.rows not in pair or not all(isinstance(d.size, int) and d.size > 1 for d in pair):
+        return False
+    fit = prod(map(static_size, pair)) <= H200.product_rows and {*pair} <= {shape.rows, *shape.grid}
+    return fit and all(d in facts.carried and d not in facts.batch for d in pair)
+
+
+def _with_rows_as_one(pair: tuple[Dim, Dim], planning: Planning) -> Planning | None:
+    """Two neighbouring axes of each result as one dim; None if a tile would not have it as its rows."""
+    if any(s.places or pair not in pairwise(s.order) for s in planning.stores):
         return None
-    if any(s.places or (member, rows) not in pairwise(s.order) for s in planning.stores):
-        return None
-    merged, change = _as_one((member, rows), _dim_names(planning.stores, planning.references))
-    stores = tuple(_merged(store, (member, rows), merged, change) for store in planning.stores)
+    merged, change = _as_one(pair, _dim_names(planning.stores, planning.references))
+    stores = tuple(_merged(store, pair, merged, change) for store in planning.stores)
     stores = tuple(replace(store, term=simplify_index(store.term)) for store in stores)
     if kernel_shape(stores, planning).rows != merged:
         return None

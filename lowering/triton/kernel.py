@@ -312,6 +312,7 @@ class TritonKernelWriter:
         tiles.kept, tiles.demands = lambda: guard, compared(self.kernel, loop) is None
         first = loop.ranges[0]
         joined = first.exact and why_apart(first.uppers, first.lowers, self.kernel.rows, loop.dim) is None
+        joined = joined and len(loop.ranges) == 1
         tiles.kept_columns = tiles.reached if joined else None
 
     # Accumulators: the components of a rescaled one are its scale, then its mantissas

@@ -455,7 +455,8 @@ class Launcher:
             return facts
         if self.whole(kernel) is not kernel and kernel.name.endswith(MERGED):
             return replace(facts, piece=1)
-        return replace(facts, even=frozenset(), piece=self.plan.piece, scales=scales_of_pieces(self.whole(kernel)))
+        facts = replace(facts, even=frozenset(), piece=self.plan.piece, factors_apart=self.plan.factors_apart)
+        return replace(facts, scales=scales_of_pieces(self.whole(kernel)))
 
     def _as_written(self) -> dict[str, bool]:
         """In pieces, nothing is contracted: else a text's bits depend on what is around."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import pairwise
 
 from ...egraph.terms.ops import iota, make
@@ -65,6 +66,11 @@ def joined(segments: Sequence[Segment]) -> list[Segment]:
     return found
 
 
+def _nested(function: str, texts: Sequence[str]) -> str:
+    """A function of two numbers, of several."""
+    return reduce(lambda before, text: f"{function}({before}, {text})", texts)
+
+
 class RangeWriter:
     """Writes the bounds of one loop of a kernel into the outer scope."""
 
@@ -86,14 +92,15 @@ class RangeWriter:
         return self._listed() if self.loop.ranges else []
 
     def reached(self) -> TileValue | None:
-        """Those of a tile's elements that the limits keep for some row; None where no one range says it."""
-        if len(self.loop.ranges) != 1:
-            return None
-        (found,), at, parts = self.loop.ranges, self.tiles.coordinate(self.dim).text, []
-        if found.lowers:
-            parts.append(f"({at} >= {self._scalar('first', self._lowest(found.lowers, '0', strict=False))})")
-        if found.uppers:
-            parts.append(f"({at} < {self._scalar('limit', self._highest(found.uppers, strict=False))})")
+        """Those of a tile's elements from the first to the last that some limits keep for some row; None without any.
+        """
+        every, at, parts = self.loop.ranges, self.tiles.coordinate(self.dim).text, []
+        if every and all(found.lowers for found in every):
+            first = [self._lowest(found.lowers, "0", strict=False) for found in every]
+            parts.append(f"({at} >= {self._scalar('first', _nested('tl.minimum', first))})")
+        if every and all(found.uppers for found in every):
+            limit = [self._highest(found.uppers, strict=False) for found in every]
+            parts.append(f"({at} < {self._scalar('limit', _nested('tl.maximum', limit))})")
         return TileValue(" & ".join(parts), (self.dim,), "bool") if parts else None
 
     # Limits

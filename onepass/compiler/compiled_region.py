@@ -229,8 +229,13 @@ def _fused(report: RegionReport, program, options, strides, names, captured, fou
     results = [(term, result.order) for term, result in zip(found.terms, captured.results, strict=True)]
     form = form_of(*results[0]) if len(results) == 1 else None
     strides = tuple(map(tuple, strides))
-    plan = with_weights(found.plan, options.weights)
+    plan = _settled(found.plan, program, options)
     return Fused(report.key, program, options, strides, names, plan, report, form, captured.required)
+
+
+def _settled(plan: Plan, program: Program, options: Options) -> Plan:
+    """The plan with what the options, and the program as it is written, let kernels do."""
+    return replace(with_weights(plan, options.weights), factors_apart=plan.piece > 0 and not program.numbers_by_place)
 
 
 def require_kernels(plan: Plan, program: Program, options: Options, hints: Mapping[str, int]) -> None:
@@ -286,7 +291,7 @@ def _whose_names(program: Program, names: Sequence[str]) -> str:
 def _report(key: str, program: Program, options: Options, found: Optimized, body: dict, said: str) -> RegionReport:
     """body: the region's entry. said: where it is from."""
     written = zip(found.derivations, body["derivations"], strict=True)
-    plan = with_weights(found.plan, options.weights)
+    plan = _settled(found.plan, program, options)
     rounds = options.weights != "half" and any(GLUON.rounds(kernel, options.weights) for kernel in plan.kernels)
     return RegionReport(
         key=key,

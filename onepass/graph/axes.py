@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from .nodes import expression, value_of_node
-from .op_kinds import Trait, has_trait, name_of, operation_named
+from .op_kinds import Trait, has_trait, kind_of, name_of, operation_named
 
 AxisSize: TypeAlias = int | sympy.Expr
 PERMUTATIONS = Trait.PERMUTES | Trait.MOVES_AXES | Trait.SWAPS_AXES | Trait.TRANSPOSES
@@ -218,6 +218,20 @@ def reduced_dims(node: fx.Node, position: int = 1) -> list:
 
 
 # Products as subscripts -----------------------------------------------------------------------------------------------
+
+
+def batch_sizes(node: fx.Node) -> list[int | torch.SymInt]:
+    """The sizes that each operand of a product, or of torch's attention, has along axes of a batch, but for its first.
+
+    None where no notation is known for the product.
+    """
+    subscripts, operands = _subscripts(node), _operands(node)
+    if subscripts is None:
+        return [n for x in operands for n in value_of_node(x).shape[1:-2]] if kind_of(node) == "attention" else []
+    left, right, _ = subscripts
+    sides = zip(subscripts, operands, strict=False)
+    letters = [(c, n) for side, x in sides for c, n in list(zip(side, value_of_node(x).shape, strict=True))[1:]]
+    return [n for c, n in letters if c in left and c in right]
 
 
 def _operands(node: fx.Node) -> list[fx.Node]:

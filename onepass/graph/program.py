@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from keyword import iskeyword
@@ -27,6 +27,8 @@ from .op_kinds import Trait, operation_named
 
 NAMESPACES = ("aten", "prims")
 GETITEM = "getitem"
+LEAST_PLAIN_FILL = -1e4  # a mask that fills in less hides scores
+LOOKUPS = ("index", "index_select", "gather", "take_along_dim", "embedding")  # of a tensor, at positions
 VERSION = 5  # also of what an operation makes of the text: compilers keep their graphs by it
 
 
@@ -100,6 +102,26 @@ class Program:
     def draws(self) -> bool:
         """Whether the region draws random numbers, by a seed that it reads."""
         return any(node.target.startswith("onepass.") for node in self.nodes)
+
+    @cached_property
+    def numbers_by_place(self) -> bool:
+        """Whether a floating value is made of positions, or hidden by a large number: in another call, of other sizes,
+        it may be a constant, or may not be there.
+
+        Not of what a mask makes -inf, nor of what is read at positions. Examples: a bias by distance, or a mask of
+        -1e9, which a single query behind all keys does without.
+        """
+        places: set[str] = set()
+        for node in self.nodes:
+            if any(isinstance(x, int | float) and -math.inf < x < LEAST_PLAIN_FILL for x in node.args):
+                return True
+            if node.reads and places.isdisjoint(node.reads):
+                continue
+            if "float" not in node.meta.dtype:
+                places.add(node.name)
+            elif not _only_hides_or_reads(node, places):
+                return True
+        return False
 
     @cached_property
     def symbols(self) -> tuple[str, ...]:
@@ -268,6 +290,15 @@ def operation(target: str) -> torch._ops.OpOverload:
         return getattr(getattr(getattr(torch.ops, namespace), name), overload)
     except AttributeError as error:
         raise ProgramError(f"this PyTorch has no operation {target!r}") from error
+
+
+def _only_hides_or_reads(node: ProgramNode, places: Set[str]) -> bool:
+    """Whether what is made of places only says where a tensor is -inf, or where it is read."""
+    name = node.target.split(".")[1] if "." in node.target else node.target
+    of_places = [n for n, x in enumerate(node.args) if isinstance(x, Atom) and x.kind == "node" and x.text in places]
+    if name in ("where", "masked_fill"):
+        return of_places == [int(name == "masked_fill")] and -math.inf in node.args
+    return (name in LOOKUPS or operation_named(name).kind == "attention") and 0 not in of_places
 
 
 def _differentiated(node: ProgramNode) -> list[str]:

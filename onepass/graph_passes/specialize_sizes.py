@@ -17,6 +17,7 @@ import torch
 from torch import fx
 from torch.utils._sympy.functions import FloorDiv, Mod
 
+from ..graph.axes import batch_sizes
 from ..graph.nodes import value_of_node
 from ..graph.op_kinds import Trait, has_trait, kind_of, name_of
 from ..graph.survey import table_and_positions
@@ -39,8 +40,8 @@ def specialize_widths(region: Region, mixed: Mapping[fx.Node, Sequence[int | tor
     lengths = _lengths(region, known, {str(size.node.expr) for size, is_last in sizes if not is_last})
     widths = [size for text, size in known.items() if text not in lengths]
     heads = [size for node in region.nodes for size in (*mixed.get(node, ()), *_grouped_heads(node))]
-    pages = _page_sizes(region.nodes)
-    for size in (*widths, *heads, *map(known.get, pages & known.keys())):
+    found = _page_sizes(region.nodes) | _shared_heads(region.nodes, known)
+    for size in (*widths, *heads, *map(known.get, found & known.keys())):
         if not isinstance(size, torch.SymInt) or size.node.expr.is_Integer or not size.node.has_hint():
             continue
         if 1 < size.node.hint <= MAX_WIDTH_OF_A_TILE and not _is_marked_dynamic(size):
@@ -79,6 +80,31 @@ def _grouped_heads(node: fx.Node) -> Sequence[int | torch.SymInt]:
     shares = node.kwargs.get("enable_gqa", node.args[ENABLE_GQA] if len(node.args) > ENABLE_GQA else False)
     values = [value_of_node(n) for n in node.all_input_nodes[:2]]
     return [value.shape[-3] for value in values if value.dim() > 2] if shares is True else ()
+
+
+def _shared_heads(nodes: Sequence[fx.Node], known: Mapping[str, torch.SymInt]) -> set[str]:
+    """Texts of known sizes of axes along which a product's keys or values are repeated: of heads that share them.
+
+    Not of a first axis: a batch whose sequences share keys is as long as it is. Example: k, of as many heads as
+    keys have, `k.repeat_interleave(q.shape[1] // k.shape[1], 1)`, and then `q @ k.mT`.
+    """
+    repeated: dict[fx.Node, set[str]] = {}
+    found: set[sympy.Symbol] = set()
+    for node in nodes:
+        kind, given = kind_of(node), {text for n in node.all_input_nodes for text in repeated.get(n, ())}
+        if kind in ("view", "pointwise", "cast"):
+            repeated[node] = given | _repeated_sizes(node) if has_trait(node, Trait.REPEATS) else given
+        elif kind in ("contraction", "attention"):
+            sizes = (size for size in batch_sizes(node) if isinstance(size, torch.SymInt))
+            of_heads = (size.node.expr for size in sizes if not given.isdisjoint({str(size), *_factors(size)}))
+            found.update(*(expression.free_symbols for expression in of_heads))
+    return {text for text, size in known.items() if size.node.expr.free_symbols <= found}
+
+
+def _repeated_sizes(node: fx.Node) -> set[str]:
+    """Texts of the sizes of axes along which a view has more elements than its source, but for the first axis."""
+    sizes, source = reversed(value_of_node(node).shape[1:]), value_of_node(node.all_input_nodes[0])
+    return {str(new) for new, old in zip_longest(sizes, reversed(source.shape)) if new is not None and new != old}
 
 
 def _page_sizes(nodes: Sequence[fx.Node]) -> set[str]:

@@ -217,7 +217,7 @@ def _union(some: tuple[Region, ...], others: list[Region], s: Survey) -> tuple[R
     growth = _growth_of(some, owned, others, s)
     if growth is None:
         return None
-    meeting = _read_by(growth.owned - owned, others)
+    meeting = _read_by(growth.owned - owned, others, s)
     if meeting and not any(map(records_gradient, growth.outputs)):
         apart = [r for r in others if r not in meeting]
         if (wider := _union((*some, *meeting), apart, s)) is not None:
@@ -245,9 +245,14 @@ def _owned(regions: Collection[Region]) -> Nodes:
     return frozenset().union(*(r.owned for r in regions))
 
 
-def _read_by(nodes: Collection[fx.Node], regions: list[Region]) -> list[Region]:
-    """The regions of which the nodes read a result."""
+def _read_by(nodes: Collection[fx.Node], regions: list[Region], s: Survey) -> list[Region]:
+    """The regions of which the nodes read a result, or a view of one."""
     read = {i for n in nodes for i in n.all_input_nodes}
+    waiting = [n for n in read if s.kind[n] == "view"]
+    while waiting:
+        fresh = {*waiting.pop().all_input_nodes} - read
+        read |= fresh
+        waiting += [n for n in fresh if s.kind[n] == "view"]
     return [r for r in regions if not read.isdisjoint(r.outputs)]
 
 

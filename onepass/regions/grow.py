@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from torch import fx
 
 from ..graph.nodes import value_of_node
-from ..graph.op_kinds import INTERIOR, changes_in_place, gives_positions, is_extremum, name_of
+from ..graph.op_kinds import INTERIOR, changes_in_place, gives_positions, is_call_of, is_extremum, name_of
 from ..graph.random_calls import draws
 from ..graph.reduced_products import narrows
 from ..graph.survey import Nodes, Survey, shape
@@ -137,13 +137,17 @@ class _Scan:
             return False
         if any(gives_positions(n) for n in self.inside.intersection(node.all_input_nodes)):
             return False  # a position stays a result
-        if kind == "join" and len(self.ends) > 1 and len(self.inside.intersection(node.all_input_nodes)) > 1:
-            return False  # results of several sums side by side: one kernel would compute each for the rows of all
         if _is_recorded_extremum(node):
             return False  # its derivative asks which element it is; that of the scores is known
         if kind == "reduction":
             return bool(self.wide.intersection(node.all_input_nodes)) and self._same_axis(node)
-        return kind in ("pointwise", "cast", "view", "join") or stacked_axis(node) is not None
+        if kind == "join" and stacked_axis(node) is None:
+            return not self._joins_several(node)
+        return kind in ("pointwise", "cast", "view") or stacked_axis(node) is not None
+
+    def _joins_several(self, node: fx.Node) -> bool:
+        """Whether the node puts results of several sums side by side: one kernel would compute each for all rows."""
+        return len(self.ends) > 1 and len(self.inside.intersection(node.all_input_nodes)) > 1
 
     def _same_axis(self, node: fx.Node) -> bool:
         """Whether the node reduces only the axis of the region's own reductions or of a stack, or the last one."""
@@ -179,14 +183,17 @@ def _used_outside(inside: set[fx.Node]) -> set[fx.Node]:
 
 
 def stacked_axis(node: fx.Node) -> int | None:
-    """The new axis of a stack, counted from the last (-1); None for other nodes, and where a gradient is recorded.
+    """The axis of a stack, counted from the last (-1); None for other nodes, and where a gradient is recorded.
 
+    So is the axis of tensors that are joined along an axis of one place, as are those of cat([x[None], y[None]]).
     Merged states have no derivative of their own, and the states apart have one.
     """
-    if name_of(node) != "stack" or shape(node) is None or records_gradient(node):
+    if not (name_of(node) == "stack" or is_call_of(node, "cat")) or shape(node) is None or records_gradient(node):
         return None
     dim = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)
-    return dim if dim < 0 else dim - len(shape(node))
+    dim = dim if dim < 0 else dim - len(shape(node))
+    is_new = name_of(node) == "stack" or all(shape(part)[dim] == 1 for part in node.all_input_nodes)
+    return dim if is_new else None
 
 
 def axis_of(node: fx.Node) -> int | None:

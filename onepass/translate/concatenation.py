@@ -28,15 +28,19 @@ COMBINE = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "any
 
 
 def at_most(i: Term, largest: Term) -> Term:
-    """min(i, largest), or i if it is known to be the smaller one."""
-    low, _ = bounds(largest - i)
-    return i if low is not None and low >= 0 else make("minimum", (i, largest))
+    """min(i, largest), or the one of them that is known to be the smaller one."""
+    low, high = bounds(largest - i)
+    if low is not None and low >= 0:
+        return i
+    return largest if high is not None and high <= 0 else make("minimum", (i, largest))
 
 
 def at_least(i: Term, smallest: Term) -> Term:
-    """max(i, smallest), or i if it is known to be the larger one."""
-    low, _ = bounds(i - smallest)
-    return i if low is not None and low >= 0 else make("maximum", (i, smallest))
+    """max(i, smallest), or the one of them that is known to be the larger one."""
+    low, high = bounds(i - smallest)
+    if low is not None and low >= 0:
+        return i
+    return smallest if high is not None and high <= 0 else make("maximum", (i, smallest))
 
 
 def _replaced(index, axis: int, new: Term) -> tuple[Term, ...]:
@@ -260,7 +264,8 @@ def _cuts(body: Term, dim: Dim) -> Iterator[Term]:
                 first = iota(dim) - i + end
                 yield simplify_index(first + const(1) if node.op == "minimum" else first)
         if node.op == "where" and _is_of_stack(node, dim):
-            yield simplify_index(node.args[0].args[1] + const(1))
+            last = node.args[0].args[1]
+            yield last if node.args[0].op == "lt" else simplify_index(last + const(1))
 
 
 def _is_of_stack(choice: Term, dim: Dim) -> bool:
@@ -269,7 +274,7 @@ def _is_of_stack(choice: Term, dim: Dim) -> bool:
     Such are the parts of a stack: where it is reduced, each part is computed at one place only.
     """
     condition, *parts = choice.args
-    if condition.op != "le" or condition.args[0] is not iota(dim) or dim in condition.args[1].dims:
+    if condition.op not in ("le", "lt") or condition.args[0] is not iota(dim) or dim in condition.args[1].dims:
         return False
     return all(dim not in part.dims for part in parts) and any(tensors(r) for part in parts for r in reduces(part))
 

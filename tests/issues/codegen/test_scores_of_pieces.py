@@ -1,15 +1,18 @@
 """With equal bits a row's exponents went by its program's terms: by constants, sizes and masks. A prefill whose mask is
 a large number then had other bits than a decoding step, and rows hidden by one had NaN where a factor of the scores is
-no power of two.
+no power of two. After that each score was multiplied by such a factor, which took 0.05 of a prefill's time: only where
+masks hide scores by -inf, and no number is made of places, is it left out of all programs alike.
 """
 
+import math
 from dataclasses import replace
 
 import pytest
 import torch
 
 from onepass.compiler.optimize import optimize_all
-from onepass.egraph.terms.ops import const
+from onepass.egraph.terms.ops import const, iota, load, make, reduce
+from onepass.egraph.terms.term import Dim, Tensor
 from onepass.graph.trace import program_of
 from onepass.lowering.analysis.softmax_scaling import scaling_in_pieces
 from onepass.lowering.codegen.dialect import TRITON
@@ -54,9 +57,31 @@ def documents(q, k, v, of_q, of_k):
     return (q @ k.mT * 0.18).masked_fill(hidden, torch.finfo(q.dtype).min).softmax(-1) @ v
 
 
+def capped(start, hidden, factor):
+    def attend(q, k, v):
+        i, j = start + torch.arange(q.shape[2])[:, None], torch.arange(k.shape[2])
+        scores = 3 * torch.tanh(q @ k.mT * factor)
+        return scores.masked_fill((j > i) | (j < i - 70), hidden).softmax(-1) @ v
+
+    return attend
+
+
+def with_sinks(start, hidden, factor):
+    def attend(q, k, v):
+        i, j = start + torch.arange(q.shape[2])[:, None], torch.arange(k.shape[2])
+        scores = torch.where(j <= i, q @ k.mT * factor, hidden)
+        sink = k.sum((2, 3), keepdim=True).expand(-1, -1, q.shape[2], -1)
+        return torch.cat([scores, sink], -1).softmax(-1)[..., :-1] @ v
+
+    return attend
+
+
 def captured(function, inputs):
-    found = translate(program_of(function, *inputs))
-    return found, replace(optimize_all(found.results, invariant=True).plan, piece=PIECE)
+    """As a region is compiled, in short pieces."""
+    program = program_of(function, *inputs)
+    found = translate(program)
+    plan = optimize_all(found.results, invariant=True).plan
+    return found, replace(plan, piece=PIECE, factors_apart=not program.numbers_by_place)
 
 
 def result(function, inputs, parts=1):
@@ -104,6 +129,53 @@ def test_where_shifts_may_be_large_they_are_subtracted_first():
         texts.append(emit(plan.kernels[0], plan, Facts(piece=PIECE)).text)
     assert "tl.abs(shift" in texts[0] and "tl.abs" not in texts[1] and "tl.fma(" in texts[1]
     assert "1.4426950408889634, -(" in texts[1] and "0.25968" not in texts[1]  # 0.18 is multiplied, as in the other
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("size", [1, 300])
+@pytest.mark.parametrize("program", [causal, capped, with_sinks])
+def test_a_factor_that_is_left_out_changes_no_bit_of_a_row_by_itself(program, size, dtype):
+    """Of its last row a mask is left out, since it keeps all keys; the large scores of others are far apart."""
+    q, k, v = inputs_of(dtype)
+    q = q * torch.linspace(-size, size, 40).to(dtype)[:, None]
+    start = KEYS - 40
+    whole = result(program(start, -math.inf, 0.18), [q, k, v])
+    assert same_bits(whole, result(program(start, -math.inf, 0.18), [q, k, v], parts=2))
+    for row in (0, 17, 39):
+        given = [q[:, :, row : row + 1].contiguous(), k, v]
+        for parts in (1, 2):
+            alone = result(program(start + row, -math.inf, 0.18), given, parts)
+            assert same_bits(whole[:, :, row : row + 1], alone)
+        first = [x[:1, :, : start + row + 1] for x in (k, v)]  # one sequence, of as many keys as the row sees
+        alone = result(program(start + row, -math.inf, 0.18), [given[0][:1], *first])
+        assert program is with_sinks or same_bits(whole[:1, :, row : row + 1], alone)
+    right = program(start, -math.inf, 0.18)(q.double(), k.double(), v.double())
+    error = 3e-2 if dtype == torch.bfloat16 else 1e-5 * size
+    torch.testing.assert_close(whole.double(), right, atol=error, rtol=error)
+
+
+def test_which_programs_leave_it_out():
+    q, k, v = inputs_of(torch.bfloat16)
+    for program, hidden, left_out in ((causal, -math.inf, True), (causal, -3e38, False), (added, -1e4, False)):
+        texts = []
+        for start, rows in ((0, 40), (KEYS - 1, 1)):
+            _, plan = captured(program(start, hidden, 0.18), [q[:, :, :rows].contiguous(), k, v])
+            facts = Facts(piece=PIECE, factors_apart=plan.factors_apart)
+            texts.append(emit(plan.kernels[0], plan, facts).text)
+        assert all(("* 0.18" in text, "0.25968" in text)[left_out] for text in texts)
+        assert not any("= tl.dot" in line and "0.18" in line for text in texts for line in text.splitlines())
+        assert all(("tl.fma(score, 0.25968" in text) == left_out for text in texts)
+
+
+def test_a_mask_that_stays_in_the_scores_is_looked_through():
+    i, d = Dim("i", 8), Dim("d", 16)
+    score = reduce("sum", d, load(Tensor("x", "bfloat16", (8, 16)), iota(i), iota(d))) * 0.18
+    kept, hidden = make("lt", (iota(i), const(5))), const(-math.inf)
+    for masked in (make("where", (kept, score, hidden)), make("where", (kept, hidden, score))):
+        found = scaling_in_pieces(masked, apart=False, hidden=False, any_factor=True)
+        assert found.natural == 0.18 and not found.far and hidden in found.raw.args and found.raw.op == "where"
+    finite = make("where", (kept, score, const(-1e9)))
+    assert scaling_in_pieces(finite, apart=False, hidden=False, any_factor=True).natural == 1.0
 
 
 def test_the_two_texts_of_an_exponent():

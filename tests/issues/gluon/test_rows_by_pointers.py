@@ -120,3 +120,15 @@ def test_rows_of_bytes_are_left_to_plain_triton():
     of_bytes = lambda q, k, v, index: ((q[:, :, index].float() @ k.float().mT).softmax(-1) @ v.float()).bfloat16()
     plan, _ = plan_of(of_bytes, [q, k, v, torch.randint(0, 130, (100,))])
     assert "an index of" in bind(plan.kernels[-1])
+
+
+def test_queries_and_heads_as_rows_of_wide_latents(monkeypatch):
+    """16 heads of 4 queries read one latent. The sum over its columns is cut, so rows are read from column 512 on, too.
+    """
+    def latents(q, c):
+        return (q @ c[:, None].mT / 24).softmax(-1) @ c[:, None, :, :512]
+
+    pretend_hopper(monkeypatch)
+    given = [torch.randn(1, 16, 4, 528).bfloat16(), torch.randn(1, 100, 528).bfloat16()]
+    ((_, found),) = checks(hopper_texts(*plan_of(latents, given)), 2**60, 1)
+    assert found.calls[0].text.count("warpgroup_mma(weights") == 2 and differences(found) == []

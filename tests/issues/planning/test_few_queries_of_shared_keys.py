@@ -1,7 +1,7 @@
 """Four queries of a sequence, whose heads share keys, took 1.6 times as long as one: each head's program read the keys.
 
 Queries and heads together are the rows of one tile. Where a limit depends on the query, that of the last query holds
-for the whole tile.
+for the whole tile. So it is with latents, which all heads share: each query's program read them.
 """
 
 import math
@@ -43,10 +43,19 @@ def tree(q, k, v, drafts):
     return (q @ k.mT * 0.3).masked_fill(~keep, -math.inf).softmax(-1) @ v
 
 
+def latents(q, c, lengths):
+    """All heads read one latent, whose first columns are the values."""
+    i, j = torch.arange(q.shape[2]), torch.arange(c.shape[1])
+    keep = j <= (lengths[:, None] - q.shape[2] + i)[:, None, :, None]
+    return (q @ c[:, None].mT * 0.3).masked_fill(~keep, -math.inf).softmax(-1) @ c[:, None, :, :8]
+
+
 def inputs(queries, function):
     generator = torch.Generator().manual_seed(0)
     drawn = lambda *shape: torch.randn(shape, generator=generator)
     lengths = torch.tensor([KEYS, queries, queries + 1])
+    if function is latents:
+        return drawn(BATCH, HEADS, queries, WIDTH), drawn(BATCH, KEYS, WIDTH), lengths
     given = drawn(BATCH, HEADS, queries, WIDTH), *(drawn(BATCH, GROUPS, KEYS, WIDTH) for _ in range(2))
     return *given, (torch.ones(queries, queries, dtype=torch.bool).tril() if function is tree else lengths)
 
@@ -55,15 +64,16 @@ def plan_of(function, given):
     return optimize_all(translate(program_of(function, *given)).results).plan
 
 
-CASES = [(function, queries) for function in (causal, window, tree) for queries in (1, 2, 4, 5, 8)]
+CASES = [(function, queries) for function in (causal, window, tree, latents) for queries in (1, 2, 4, 5, 8)]
 
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(("function", "queries"), CASES)
 def test_one_program_reads_the_keys(function, queries):
     (kernel,) = plan_of(function, inputs(queries, function)).kernels
-    assert kernel.rows.size == queries * HEADS // GROUPS
-    assert [d.size for d in kernel.grid if d.size != 1] == [BATCH, GROUPS]
+    groups = [] if function is latents else [GROUPS]
+    assert kernel.rows.size == queries * HEADS // (groups or [1])[0]
+    assert [d.size for d in kernel.grid if d.size != 1] == [BATCH, *groups]
 
 
 def test_limit_is_that_of_the_last_query():
@@ -76,6 +86,8 @@ def test_many_queries_are_rows_alone():
     """They fill a tile, and the keys are read from the cache."""
     (kernel,) = plan_of(causal, inputs(16, causal)).kernels
     assert kernel.rows.size == 16
+    (kernel,) = plan_of(latents, inputs(17, latents)).kernels
+    assert kernel.rows.size == 17
 
 
 def _right(function, given):

@@ -2,6 +2,7 @@
 
 `stack` ended each region, and a merge of more than two sets read the results of the others. In terms, a sum over a
 stack is the sum of what it does to each part, so that all sets are loops of one kernel, as for keys that are joined.
+So is `cat` along an axis of one place, which ended each region longer than `stack` did.
 """
 
 import pytest
@@ -22,13 +23,23 @@ def joined(q, *sets):
     return state(q, torch.cat(sets[::2], 2), torch.cat(sets[1::2], 2))
 
 
-def stacked(axis):
+def stacked(axis, stack=torch.stack):
     def merged(q, *sets):
         states = zip(*(state(q, k, v) for k, v in zip(sets[::2], sets[1::2], strict=True)), strict=True)
-        outputs, logs = (torch.stack(found, axis) for found in states)
+        outputs, logs = (stack(found, axis) for found in states)
         return (outputs * logs.softmax(axis)).sum(axis), logs.logsumexp(axis)
 
     return merged
+
+
+def concatenated(tensors, axis):
+    return torch.cat([x.unsqueeze(axis) for x in tensors], axis)
+
+
+def with_logarithms_side_by_side(q, *sets):
+    states = [state(q, k, v) for k, v in zip(sets[::2], sets[1::2], strict=True)]
+    outputs, logs = concatenated([one[0] for one in states], -1), torch.cat([one[1] for one in states], -1)
+    return (outputs * logs.softmax(-1)[..., None, :]).sum(-1), logs.logsumexp(-1, keepdim=True)
 
 
 def public(q, *sets):
@@ -40,7 +51,15 @@ def over(q, *sets):
     return tuple(onepass.merge_over(onepass.State(*map(torch.stack, zip(*states, strict=True))), 0))
 
 
-MERGES = {"in front": stacked(0), "behind": stacked(-1), "merge": public, "merge_over": over}
+MERGES = {
+    "in front": stacked(0),
+    "behind": stacked(-1),
+    "joined in front": stacked(0, concatenated),
+    "joined behind": stacked(-1, concatenated),
+    "logarithms side by side": with_logarithms_side_by_side,
+    "merge": public,
+    "merge_over": over,
+}
 
 
 def inputs(count):
@@ -71,9 +90,10 @@ def test_it_computes_the_right_thing(name, count):
         torch.testing.assert_close(mine.double(), right, rtol=1e-5, atol=1e-5)
 
 
-def test_a_stack_that_is_a_result_stays_behind_the_kernels():
+@pytest.mark.parametrize("stack", [torch.stack, concatenated])
+def test_a_stack_that_is_a_result_stays_behind_the_kernels(stack):
     def both(q, k1, v1, k2, v2):
-        return torch.stack([state(q, k1, v1)[0], state(q, k2, v2)[0]])
+        return stack([state(q, k1, v1)[0], state(q, k2, v2)[0]], 0)
 
     tensors = inputs(2)
     compiled = torch.compile(both, backend=onepass_backend, options={"inner": "eager", "libraries": False})
@@ -82,7 +102,7 @@ def test_a_stack_that_is_a_result_stays_behind_the_kernels():
     assert onepass.reports()[-1].fused == 2
 
 
-@pytest.mark.parametrize("name", ["in front", "merge_over"])
+@pytest.mark.parametrize("name", ["in front", "joined in front", "merge_over"])
 def test_with_gradients_each_set_keeps_its_own_derivative(name):
     tensors = [x.requires_grad_() for x in inputs(3)]
     compiled = torch.compile(MERGES[name], backend=onepass_backend, options={"inner": "eager", "libraries": False})

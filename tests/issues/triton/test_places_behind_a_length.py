@@ -94,3 +94,27 @@ def test_a_guard_of_the_loop_alone_masks_no_load_by_pages():
     assert len(full) == len(partial) == 2
     assert all("mask=" not in line for line in full)
     assert all(line.split("mask=")[1].count("&") == 1 for line in partial), "a column that exists, and that a row keeps"
+
+
+def of_a_draft(q, kc, vc, table, lengths, tree):
+    """The last keys are a draft's: which of them a query sees is data. Two ranges begin at the first key."""
+    k, v = (c[table].flatten(1, 2).transpose(1, 2).repeat_interleave(q.shape[1] // c.shape[2], 1) for c in (kc, vc))
+    place, last = torch.arange(k.shape[2]) - (lengths - q.shape[2])[:, None], q.shape[2] - 1
+    keep = (place < 0)[:, None] | ((place <= last)[:, None] & tree[:, place.clamp(0, last)].transpose(0, 1))
+    return (q @ k.mT / 4).masked_fill(~keep[:, None], -torch.inf).softmax(-1) @ v
+
+
+def test_of_two_ranges_what_lies_behind_both_is_not_read():
+    """Slots behind a length were read in the tile in which the longer range ends: NaN times a weight of 0 is NaN."""
+    x = batch(4, 8, (4, SLOTS + 5, 3 * SLOTS))
+    x = of_own_pages(x)
+    wild, tame = with_nan(x, replace(x, kc=x.kc.clone(), vc=x.vc.clone()))
+    tree = torch.ones(4, 4, dtype=torch.bool).tril()
+    plan = planned(of_a_draft, (*plain(wild), tree))
+    (kernel,) = plan.kernels
+    assert len(kernel.loops[0].ranges) == 2
+    (line,) = [line for line in emit(kernel, plan).text.splitlines() if "_limit = " in line]
+    assert "_limit = tl.maximum(tl.minimum(" in line
+    right = of_a_draft(*doubled(plain(tame)), tree)
+    assert not right.isnan().any()
+    close(compiled(of_a_draft, "triton")(*plain(wild), tree), right)

@@ -1,16 +1,18 @@
 """A program runs as a Python function that holds no text of the program and keeps no value longer than eager does."""
 
 import json
+import math
 import pickle
 import weakref
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from onepass.errors import ProgramError
 from onepass.graph.program import Program
-from onepass.graph.trace import trace
+from onepass.graph.trace import program_of, trace
 
 CPU = torch.device("cpu")
 
@@ -75,3 +77,41 @@ def test_a_program_that_has_run_can_be_pickled():
     program.run(x)
     again = pickle.loads(pickle.dumps(program))
     assert again == program and torch.equal(again.run(x), program.run(x))
+
+
+def masked(fill, by_data=False):
+    def attend(q, k, v):
+        kept = k[..., 0] > 0 if by_data else torch.arange(k.shape[0]) <= torch.arange(q.shape[0])[:, None]
+        return (q @ k.mT * 0.3).masked_fill(~kept, fill).softmax(-1) @ v
+
+    return attend
+
+
+def aged(q, k, v):
+    return (q @ k.mT + torch.arange(k.shape[0])).softmax(-1) @ v
+
+
+def chosen_scores(q, k, v):
+    return torch.where(torch.arange(k.shape[0]) < 3, q @ k.mT * 0.3, q @ k.mT * 0.7).softmax(-1) @ v
+
+
+def at_places(q, k, v):
+    reversed_rows = q[q.shape[0] - 1 - torch.arange(q.shape[0])]
+    return F.scaled_dot_product_attention(reversed_rows, k, v, torch.arange(k.shape[0]) < torch.arange(5)[:, None])
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (masked(-math.inf), False),
+        (at_places, False),
+        (masked(-math.inf, by_data=True), False),
+        (masked(-1e9), True),
+        (masked(-1e9, by_data=True), True),
+        (aged, True),
+        (chosen_scores, True),
+    ],
+)
+def test_whether_numbers_are_made_of_places(function, expected):
+    program = program_of(function, *(torch.randn(n, 8) for n in (5, 7, 7)))
+    assert program.numbers_by_place == expected
