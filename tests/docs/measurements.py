@@ -463,6 +463,24 @@ def one_product() -> str:
     return table(["program", OURS, "torch.compile", "ratio", "first call, s"], lines) + "\n" + provenance(file)
 
 
+ONE_PRODUCT_IN_TRAINING = {
+    "linear 2048 trained": "linear layer and cross entropy, 4096 x 32000, D 2048",
+    "linear 50257 trained": "the same, 8192 x 50257, D 768",
+    "linear 128256 trained": "the same, 4096 x 128256, D 4096",
+    "CLIP 512 trained": "CLIP's loss, 8192, D 512",
+    "contrast 768 trained": "InfoNCE in both directions, 8192, D 768",
+}
+
+
+def one_product_training() -> str:
+    file, names = "one_product_training_h200.csv", ("memory", "torch.compile", "liger", "cut-cross-entropy")
+    cell = lambda case, name: f"{figure(case[name]['milliseconds'])}, {case[name]['peak']}" if name in case else ""
+    found = cases(file, "program")
+    lines = [[said, *(cell(found[(name,)], one) for one in names)] for name, said in ONE_PRODUCT_IN_TRAINING.items()]
+    others = ("torch.compile", "Liger's kernel", "cut-cross-entropy")
+    return table(["program", 'onepass, `"prefer": "memory"`', *others], lines) + "\n" + provenance(file)
+
+
 def products_of_bytes() -> str:
     file = "products_of_bytes_h200.csv"
     names = (OURS, "fa3", "weights in halves", "bfloat16")
@@ -510,7 +528,7 @@ TABLES: dict[str, Callable[[], str]] = {
     made.__name__: made
     for made in (
         *(peers, backward, flex_backward, learned, training_step, forward_mode, first_step, over_flex, beyond),
-        *(programs, one_product, products_of_bytes, int8_of_heads, paged, unlike_lengths, serving, decoding_step),
+        *(programs, one_product, one_product_training, products_of_bytes, int8_of_heads, paged, unlike_lengths, serving, decoding_step),
         *(stored_parts, vectors_of_pairs, models, cpu),
     )
 }
