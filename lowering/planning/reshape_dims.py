@@ -62,13 +62,19 @@ def _share_columns(pair: tuple[Dim, Dim], shape: KernelShape, planning: Planning
     """Whether two axes are a tile's rows and a dim of the grid, for which programs read the same columns again.
 
     Example: 4 queries of 16 heads, all of which have one latent as key and value. Only up to as many rows as one
-    instruction of Hopper multiplies.
+    instruction of Hopper multiplies, and where no mask reads a tensor by one of the two: it would be no limit of a loop.
     """
+    if any(n.op == "load" and n.dims & {*pair} for mask in _conditions(planning) for n in subterms(mask)):
+        return False
     facts = DimFacts(planning.stores, planning.held_limit)
     if shape.rows not in pair or not all(isinstance(d.size, int) and d.size > 1 for d in pair):
         return False
     fit = prod(map(static_size, pair)) <= H200.product_rows and {*pair} <= {shape.rows, *shape.grid}
     return fit and all(d in facts.carried and d not in facts.batch for d in pair)
+
+
+def _conditions(planning: Planning) -> set[Term]:
+    return {node.args[0] for term in planning.terms for node in subterms(term) if node.op == "where"}
 
 
 def _with_rows_as_one(pair: tuple[Dim, Dim], planning: Planning) -> Planning | None:

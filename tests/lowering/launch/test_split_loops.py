@@ -47,7 +47,7 @@ from onepass.lowering.triton.kernel import emit
 from onepass.lowering.triton.launch import Launcher
 from tests.lowering.triton.test_kernel import DEVICE, attention, inputs_of
 
-SINGLE = Tensor("out", "float32", (2, 20, 16))
+SINGLE = Tensor("out", "float32", (2, 40, 16))
 THEORY = Path(__file__).resolve().parents[3] / "proofs" / "theory"
 
 
@@ -183,10 +183,10 @@ def test_a_tile_by_two_names_is_read_once_and_float32_is_multiplied_by_halves():
 
 
 def test_two_halves_have_sixteen_bits():
-    b, i, e, d = Dim("b", 2), Dim("i", 20), Dim("e", 16), Dim("d", 64)
-    x = load(Tensor("x", "float32", (2, 20, 64)), iota(b), iota(i), iota(d))
+    b, i, e, d = Dim("b", 2), Dim("i", 40), Dim("e", 16), Dim("d", 64)
+    x = load(Tensor("x", "float32", (2, 40, 64)), iota(b), iota(i), iota(d))
     y = cast(load(Tensor("y", "bfloat16", (64, 16)), iota(d), iota(e)), "float32")
-    made = cast(sum_over(d, x * y), "bfloat16"), Tensor("out", "bfloat16", (2, 20, 16)), (b, i, e)
+    made = cast(sum_over(d, x * y), "bfloat16"), Tensor("out", "bfloat16", (2, 40, 16)), (b, i, e)
     plan = plan_stores([Store(*made)])
     whole = replace(plan, kernels=(replace(plan.kernels[0], stores=(Store(made[0].args[0], SINGLE, made[2]),)),))
     whole = replace(whole, outputs=(SINGLE,))
