@@ -62,7 +62,7 @@ def _share_columns(pair: tuple[Dim, Dim], shape: KernelShape, planning: Planning
     """Whether two axes are a tile's rows and a dim of the grid, for which programs read the same columns again.
 
     Example: 4 queries of 16 heads, all of which have one latent as key and value. Only up to as many rows as one
-    instruction of Hopper multiplies, and where no mask reads a tensor by one of the two: it would be no limit of a loop.
+    instruction of Hopper multiplies, and where no mask reads a tensor by one of the two, as it would be no limit then.
     """
     if any(n.op == "load" and n.dims & {*pair} for mask in _conditions(planning) for n in subterms(mask)):
         return False
