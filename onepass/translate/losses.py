@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from math import inf
+from operator import add
 
 from .. import messages
 from ..egraph.terms.ops import const, eq, exp, iota, log, make, max_over, power, sum_over
@@ -62,8 +64,20 @@ class Labelled:
         return convert(self.labels.at(tuple(row)), "int64")
 
     def picked(self, row: Sequence[Term], values: Term) -> Term:
-        """The element at the row's label of what has the classes as a dim."""
-        return at_position(values, self.classes, self.label(row))
+        """The element at the row's label of what has the classes as a dim.
+
+        What is the same for all classes is subtracted behind, together: a row's largest score and the logarithm beside
+        it are a logarithm of a sum, whose gradient asks for no largest score. That holds for labels that are classes;
+        `checked` says what the loss of others is.
+        """
+        if values.op == "cast" and self.classes in values.dims:
+            return make("cast", (self.picked(row, values.args[0]),), values.attrs)
+        same: list[Term] = []
+        while values.op == "sub" and self.classes not in values.args[1].dims:
+            values, subtracted = values.args
+            same.insert(0, subtracted)
+        found = at_position(values, self.classes, self.label(row))
+        return found - reduce(add, same) if same else found
 
     def weight(self, row: Sequence[Term]) -> Term | None:
         """The weight of the row's class; None where all weigh alike."""

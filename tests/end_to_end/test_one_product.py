@@ -137,7 +137,7 @@ def test_training_is_left_to_inductor(name, monkeypatch):
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize("name", ["contrast", "CLIP", "cross entropy of a layer"])
+@pytest.mark.parametrize("name", ["contrast", "CLIP", "cross entropy of a layer", "likelihood"])
 def test_training_stays_a_plan_where_memory_is_preferred(name, monkeypatch):
     monkeypatch.setattr(reduced_products, "LEAST_ELEMENTS", 1)
     x, w, y = inputs()
@@ -154,7 +154,9 @@ def test_training_stays_a_plan_where_memory_is_preferred(name, monkeypatch):
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("name", ["contrast", "CLIP", "cross entropy of a layer", "logarithms and entropy"])
+@pytest.mark.parametrize("name", [
+    "contrast", "CLIP", "cross entropy of a layer", "likelihood", "logarithms and entropy",
+])  # fmt: skip
 def test_gradients_where_torch_does_not_compile_the_rest(name, monkeypatch):
     x, w, y = inputs()
     given = [t.clone().requires_grad_() for t in (x, w)]
