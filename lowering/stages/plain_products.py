@@ -6,7 +6,7 @@ gradients of a layer with its cross entropy, grad_w[d, c] = Σ_j g[j, d] · x[j,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +15,6 @@ from ...egraph.terms.ops import iota
 from ...egraph.terms.term import Dim, Term
 from ..analysis.dim_roles import is_long, sum_factors
 from ..analysis.exact_products import native
-from ..plan.dtypes import HALVES
 from ..plan.records import Accumulator, Kernel, Range, Store
 from ..plan.thresholds import MAX_RESIDENT_ELEMENTS
 
@@ -62,11 +61,20 @@ def plain_product(kernel: Kernel) -> PlainProduct | None:
 
 
 def stores_only(kernel: Kernel, total: Term) -> bool:
-    """Whether a kernel stores a sum of products, as it is or rounded, and nothing else."""
+    """Whether a kernel stores a sum of products, as it is or rounded to its factors' type, and nothing else."""
     (store, *others) = kernel.stores
     stored = store.term.args[0] if store.term.op == "cast" else store.term
-    plain = not others and not store.places and not store.adds and len(sum_factors(total)) == 2
-    return plain and stored is total and store.output.dtype in (*HALVES, "float32")
+    factors = sum_factors(total)
+    plain = not others and not store.places and not store.adds and len(factors) == 2
+    # torch multiplies into no other type on a GPU
+    types = {"float32", *(half.dtype for half in map(native, factors) if half is not None)}
+    return plain and stored is total and store.output.dtype in types
+
+
+def sizes_are_numbers(kernels: Iterable[Kernel]) -> bool:
+    """Whether no tensor of these kernels has a symbol for a size: stages are made for sizes that are known."""
+    tensors = {t for k in kernels for t in (*k.inputs, *(s.output for s in k.stores))}
+    return all(isinstance(size, int) for t in tensors for size in t.shape)
 
 
 def whole_sum(kernel: Kernel) -> Accumulator | None:

@@ -19,7 +19,7 @@ from ..plan.records import Plan
 from ..plan.thresholds import MAX_STORED_BYTES
 from ..readback.check_plan import differs
 from .dim_parts import DimParts, dim_parts, stored_between
-from .plain_products import columns_of_product, plain_product
+from .plain_products import columns_of_product, plain_product, sizes_are_numbers
 from .stored_factors import with_stored_factors
 
 GRANULE = 128  # elements of a dim: parts are multiples of a tile of a product
@@ -43,9 +43,9 @@ class Staged:
 
     def __str__(self) -> str:
         said = f"{', '.join(self.products)} by torch's products of matrices"
-        if self.parts is None:
+        number = 1 if self.parts is None else -(-self.parts.size // self.count)
+        if self.parts is None or number == 1:
             return said
-        number = -(-self.parts.size // self.count)
         return f"{said}, in {number} parts of a dim of {self.parts.size}, so that little is stored between kernels"
 
 
@@ -57,14 +57,9 @@ def staged(plan: Plan) -> Staged | None:
     found = with_stored_factors(plan)
     if found is not plan and differs(found, plan):
         found = plan
-    if not any(plain_product(kernel) for kernel in found.kernels) or not _sizes_are_numbers(found):
+    if not any(plain_product(kernel) for kernel in found.kernels) or not sizes_are_numbers(found.kernels):
         return None
     return _in_parts(found)
-
-
-def _sizes_are_numbers(plan: Plan) -> bool:
-    tensors = {t for k in plan.kernels for t in (*k.inputs, *(s.output for s in k.stores))}
-    return all(isinstance(size, int) for t in tensors for size in t.shape)
 
 
 def _in_parts(plan: Plan) -> Staged:

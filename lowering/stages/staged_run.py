@@ -35,12 +35,13 @@ class RunStage:
         self.product: PlainProduct | None = plain_product(kernels[0])
         self.ready: Any = None
 
-    def prepare(self, values: Values, prepare: Prepare) -> None:
-        """Makes it ready for tensors like these, and adds tensors like its results."""
+    def prepare(self, values: Values, targets: Values, prepare: Prepare) -> None:
+        """Makes it ready for tensors like these, and adds tensors like its results, as `run` does."""
         if self.product is None:
             self.ready = prepare(self.plan, {t.name: values[t.name] for t in self.plan.inputs})
         for output in self.plan.outputs:
-            values[output.name] = _new(output, _device(values))
+            lies_in = None if self.product is None else targets.get(output.name)
+            values[output.name] = _new(output, _device(values)) if lies_in is None else lies_in
 
     def run(self, values: Values, targets: Values, adds: bool = False) -> None:
         """Adds its results to the values. targets: tensors that are to hold them. adds: to sums among these."""
@@ -94,23 +95,28 @@ class PartsRun:
         """Makes it ready for tensors like these, and adds tensors like its results."""
         device = _device(values)
         self.coordinates = {n: torch.tensor(n, dtype=torch.int64, device=device) for n in self.starts}
-        for size in dict.fromkeys(map(self.size, self.starts)):
+        whole = self._whole(device)
+        for size, start in {self.size(n): n for n in self.starts}.items():
             self.by_size[size] = _stages([part_of(kernel, self.parts, size) for kernel in self.parts.parts])
-            local = self._local(values, 0, size)
+            local, targets = self._local(values, start, size), self._narrowed(whole, start, size)
             for stage in self.by_size[size]:
-                stage.prepare(local, prepare)
+                stage.prepare(local, targets, prepare)
         values |= {t.name: _new(t, device) for t in self.results}
 
     def run(self, values: Values) -> None:
         """Adds its results to the values."""
-        device, summed = _device(values), self.parts.summed
-        whole = {t.name: _new(t, device, torch.float32 if t.name in summed else None) for t in self.results}
+        summed, whole = self.parts.summed, self._whole(_device(values))
         for start in self.starts:
             size = self.size(start)
             local, targets = self._local(values, start, size), self._narrowed(whole, start, size)
             for stage in self.by_size[size]:
                 stage.run(local, targets, start > 0 and stage.plan.output.name in summed)
         values |= {t.name: whole[t.name].to(getattr(torch, t.dtype)) for t in self.results}
+
+    def _whole(self, device: torch.device) -> Values:
+        """Tensors for what is read of all parts, with sums in float32."""
+        kind = lambda t: torch.float32 if t.name in self.parts.summed else None
+        return {t.name: _new(t, device, kind(t)) for t in self.results}
 
     def _local(self, values: Values, start: int, size: int) -> Values:
         cut = {name_of_part(t, n): values[t].narrow(n, start, size) for t, n in self.parts.inputs}
@@ -138,12 +144,12 @@ class StagedRun:
             made = (s.output for kernel in parts.parts for s in kernel.stores)
             self.parts = PartsRun(parts, range(0, parts.size, what.count), tuple(t for t in made if t in read))
         values = dict(tensors)
-        for stage in self._in_order:
-            stage.prepare(values, prepare)
-
-    @property
-    def _in_order(self) -> list[RunStage | PartsRun]:
-        return [*self.before, *([] if self.parts is None else [self.parts]), *self.after]
+        for stage in self.before:
+            stage.prepare(values, {}, prepare)
+        if self.parts is not None:
+            self.parts.prepare(values, prepare)
+        for stage in self.after:
+            stage.prepare(values, {}, prepare)
 
     @property
     def prepared_plans(self) -> list[Any]:

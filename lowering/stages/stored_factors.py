@@ -19,7 +19,7 @@ from ..analysis.exact_products import native
 from ..plan.kernel_edits import with_terms
 from ..plan.records import Kernel, Plan, Store
 from ..plan.term_edits import fresh_name, renaming, replace_from_above
-from .plain_products import columns_of_product, plain_product, stores_only, whole_sum
+from .plain_products import columns_of_product, plain_product, sizes_are_numbers, stores_only, whole_sum
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,9 @@ def _storing(factor: Term, other: Term, parts: set[Tensor], names: set[str]) -> 
 
 
 def of_a_library(kernel: Kernel) -> str:
-    """What a report says of a large product that torch runs; "" for another kernel."""
+    """What a report says of a large product that torch runs; "" for another kernel, and where a size is a symbol."""
+    if not sizes_are_numbers([kernel]):
+        return ""
     if plain_product(kernel) is not None:
         return "torch's product of matrices"
     if _computed_factor(kernel, {*kernel.inputs}) is not None:

@@ -11,7 +11,7 @@ from ...egraph.terms.term import Dim
 from ..codegen.ops import TileValue
 from ..codegen.tile_writer import TileWriter
 from ..plan.queries import diagonal
-from ..plan.records import Store
+from ..plan.records import NotPlannable, Store
 
 
 def slots_name(store: Store) -> str:
@@ -20,8 +20,13 @@ def slots_name(store: Store) -> str:
 
 
 def write_slot(tiles: TileWriter, store: Store, slots: str) -> list[str]:
-    """Lines that write a tile's sums along its diagonals into its slot, 0 for elements that do not exist."""
+    """Lines that write a tile's sums along its diagonals into its slot, 0 for elements that do not exist.
+
+    Raises NotPlannable where a tile does not have both dims.
+    """
     found, fresh, call = diagonal(store), tiles.names.fresh, tiles.call
+    if not {found.rows, found.columns} <= {*tiles.tile_dims}:
+        raise NotPlannable(f"no tile has both {found.rows} and {found.columns}, along whose diagonals {slots} are sums")
     rows, columns = sorted((found.rows, found.columns), key=tiles.tile_dims.index)
     value = tiles.spread(tiles.value(store.term), (rows, columns))
     present = tiles.conjunction(tiles.padding(rows), tiles.padding(columns))

@@ -124,10 +124,16 @@ def _draft_nodes(sink: fx.Node, s: Survey, with_reduction: bool) -> set[fx.Node]
 
 
 def _drafts_of_one(sinks: list[fx.Node], s: Survey, claimed: Nodes) -> Iterator[_Draft]:
-    """Products in no other draft of which only reductions are read, such as log-sum-exps."""
+    """Products in no other draft of which only reductions are read, such as log-sum-exps.
+
+    Of two products that are added up, one has the sum's reductions, and reads the other.
+    """
+    taken = set(claimed)
     found = (reduced(sink, s) for sink in sinks if sink not in claimed and s.kind[sink] == "contraction")
-    for one in (one for one in found if one is not None and claimed.isdisjoint(one.nodes)):
-        yield _Draft({*one.nodes}, [], one.product)
+    for one in found:
+        if one is not None and taken.isdisjoint(one.nodes):
+            taken |= one.nodes
+            yield _Draft({*one.nodes}, [], one.product)
 
 
 def _share_weights(shared: Collection[fx.Node], s: Survey) -> bool:
