@@ -528,7 +528,8 @@ TABLES: dict[str, Callable[[], str]] = {
     made.__name__: made
     for made in (
         *(peers, backward, flex_backward, learned, training_step, forward_mode, first_step, over_flex, beyond),
-        *(programs, one_product, one_product_training, products_of_bytes, int8_of_heads, paged, unlike_lengths, serving, decoding_step),
+        *(programs, one_product, one_product_training, products_of_bytes, int8_of_heads, paged, unlike_lengths),
+        *(serving, decoding_step),
         *(stored_parts, vectors_of_pairs, models, cpu),
     )
 }
