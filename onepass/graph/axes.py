@@ -228,10 +228,9 @@ def batch_sizes(node: fx.Node) -> list[int | torch.SymInt]:
     subscripts, operands = _subscripts(node), _operands(node)
     if subscripts is None:
         return [n for x in operands for n in value_of_node(x).shape[1:-2]] if kind_of(node) == "attention" else []
-    left, right, _ = subscripts
     sides = zip(subscripts, operands, strict=False)
     letters = [(c, n) for side, x in sides for c, n in list(zip(side, value_of_node(x).shape, strict=True))[1:]]
-    return [n for c, n in letters if c in left and c in right]
+    return [n for c, n in letters if all(c in side for side in subscripts)]
 
 
 def _operands(node: fx.Node) -> list[fx.Node]:

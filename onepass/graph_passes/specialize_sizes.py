@@ -95,10 +95,21 @@ def _shared_heads(nodes: Sequence[fx.Node], known: Mapping[str, torch.SymInt]) -
         if kind in ("view", "pointwise", "cast"):
             repeated[node] = given | _repeated_sizes(node) if has_trait(node, Trait.REPEATS) else given
         elif kind in ("contraction", "attention"):
-            sizes = (size for size in batch_sizes(node) if isinstance(size, torch.SymInt))
+            sizes = [size for size in batch_sizes(node) if isinstance(size, torch.SymInt)]
+            given.update(_sizes_of_members(sizes))
             of_heads = (size.node.expr for size in sizes if not given.isdisjoint({str(size), *_factors(size)}))
             found.update(*(expression.free_symbols for expression in of_heads))
     return {text for text, size in known.items() if size.node.expr.free_symbols <= found}
+
+
+def _sizes_of_members(sizes: Sequence[torch.SymInt]) -> Iterator[str]:
+    """Texts of those of a product's batch sizes that are heads by groups, where the groups are another of them.
+
+    Example: q.view(b, g, h // g, n, d) @ k[:, :, None].mT. Blocks of a length, s // w of them, lie beside no axis of w.
+    """
+    for size in sizes:
+        if isinstance(size.node.expr, FloorDiv) and size.node.expr.args[1] in {other.node.expr for other in sizes}:
+            yield str(size)
 
 
 def _repeated_sizes(node: fx.Node) -> set[str]:
@@ -259,7 +270,10 @@ def guard_block_lengths(graph: fx.Graph) -> None:
 
 
 def _is_marked_dynamic(size: torch.SymInt) -> bool:
-    """Whether one of the size's symbols is of an axis that torch._dynamo.mark_dynamic was called for."""
+    """Whether one of the size's symbols is of an axis that torch._dynamo.mark_dynamic was called for.
+
+    Torch marks an axis, too, whose size was another one in an earlier call; that only warns.
+    """
     try:
         tracked = size.node.shape_env.tracked_fakes or ()
         strict = [
@@ -267,7 +281,7 @@ def _is_marked_dynamic(size: torch.SymInt) -> bool:
             for entry in tracked
             if entry.symbolic_context is not None and isinstance(entry.fake, torch.Tensor)
             for axis, constraint in zip(entry.fake.shape, entry.symbolic_context.constraint_sizes, strict=True)
-            if constraint is not None and isinstance(axis, torch.SymInt)
+            if constraint is not None and not constraint.warn_only and isinstance(axis, torch.SymInt)
         ]
     except AttributeError:  # Another release of torch may keep this elsewhere; then nothing is fixed.
         return True
