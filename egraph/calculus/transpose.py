@@ -13,6 +13,7 @@ from functools import reduce
 from itertools import count
 
 from ..terms.affine import affine, bounds, length, to_term
+from ..terms.index_simplify import simplify_index
 from ..terms.ops import cast, const, eq, iota, le, lt, make, maximum, minimum, sum_over, where
 from ..terms.term import FLOATS, Dim, Term
 from ..terms.traversal import all_dims, rebuild, reduces, rename_dims
@@ -45,7 +46,7 @@ def transposed(node: Term, g: Term) -> tuple[Term, tuple[Dim, ...]]:
             continue
         for dim, place in found.places.items():
             g = at_place(g, dim, place)
-            computed = [(other, at_place(i, dim, place)) for other, i in computed]
+            computed = [(other, simplify_index(at_place(i, dim, place))) for other, i in computed]
         g = g if found.inside is None else where(found.inside, g, ZERO)
         left = left.difference(found.places) | found.fresh
     g = summed(g, left)

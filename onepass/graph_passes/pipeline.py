@@ -30,7 +30,7 @@ from .float_inputs import replace_float_inputs
 from .functionalize import functionalize
 from .index_assignment import assign_behind_views
 from .move_scalars import move_scalars
-from .reduced_dims import reduce_over_last_dims, split_extrema
+from .reduced_dims import flatten_rows, reduce_over_last_dims, split_extrema
 from .replace import Rewriting, find, inline, replace_regions
 from .size_calls import replace_size_calls
 from .specialize_sizes import guard_block_lengths
@@ -111,6 +111,12 @@ PASSES = (
         Stage.PREPARE,
         _of_graph(draw_seeds),
         "a dropout is a function of a seed that is drawn in front of it",
+    ),
+    FxPass(
+        "flatten_rows",
+        Stage.PREPARE,
+        _of_graph(flatten_rows),
+        "rows of several axes are one axis in front of a layer, where they are behind it",
     ),
     FxPass(
         "reduced_dims",

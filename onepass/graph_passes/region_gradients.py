@@ -24,9 +24,9 @@ from ..graph.nodes import value_of_node, where_of
 from ..graph.op_kinds import name_of
 from ..regions.region import Region
 from ..report.records import RECOMPUTES, RegionReport
-from ..training.plans import training
+from ..training.plans import Training, training
 from ..training.report import backward_line, forward_mode_line, gradients_report, tangents_report
-from ..training.step_estimates import may_beat_inductor
+from ..training.step_estimates import may_beat_inductor, takes_far_longer
 from ..training.tangent_plans import tangent_plan
 
 SHARE_OF_MEMORY = 8  # one region's values, kept for the backward by the compiler around, may take 1/8 of the memory
@@ -58,13 +58,19 @@ def in_training(region: Region, found: Fused, needed: list[bool], options: Optio
     """What the report says of the backward of a region that gets one. Raises Refusal for one that Inductor compiles."""
     made = training(found.text, needed)
     if not isinstance(made, str):
-        left = region.one_product and options.inner == "inductor" and not _takes_much_memory(found, hints)
-        if left and not may_beat_inductor(made, hints):
+        if region.one_product and options.inner == "inductor" and _leaves(found, made, hints):
             raise Refusal(messages.ONE_PRODUCT_IN_TRAINING, where_of(region.anchor))
         return backward_line(made)
     if options.inner == "inductor" and not _takes_much_memory(found, hints):
         raise Refusal(messages.NOT_DERIVED, where_of(region.anchor), reason=made)
     return RECOMPUTES + made
+
+
+def _leaves(found: Fused, made: Training, hints: Mapping[str, int]) -> bool:
+    """Whether Inductor's step is the better one: where memory counts, if the plans take several times as long."""
+    if _takes_much_memory(found, hints):
+        return takes_far_longer(made, hints)
+    return not may_beat_inductor(made, hints)
 
 
 def tangents_given(region: Region) -> list[bool]:
