@@ -267,12 +267,8 @@ def _has_scores(term: Term) -> bool:
 
 
 def _reads_its_parts(plan: Plan) -> bool:
-    """Whether kernels read all that is stored between them. If not, one computes again what was to be stored.
-
-    A result may be stored with one axis as two, so it is known by its name.
-    """
-    results = {tensor.name for tensor in plan.outputs}
-    parts = {store.output for kernel in plan.kernels for store in kernel.stores if store.output.name not in results}
+    """Whether kernels read all that is stored between them. If not, one computes again what was to be stored."""
+    parts = {*plan.parts}
     return bool(parts) and parts <= {tensor for kernel in plan.kernels for tensor in kernel.inputs}
 
 

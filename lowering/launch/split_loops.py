@@ -17,11 +17,11 @@ from math import inf, prod
 from ...egraph.terms.ops import cast, const, eq, iota, load, mantissa, reduce, rescaled_sum, scale, where
 from ...egraph.terms.sizes import resolve
 from ...egraph.terms.term import PAIR, Dim, Tensor, Term
-from ...egraph.terms.traversal import all_dims, substitute, subterms, tensors
+from ...egraph.terms.traversal import all_dims, substitute, subterms
 from ..plan.device import H200
 from ..plan.dtypes import HALVES
 from ..plan.kernel_config import TritonConfig
-from ..plan.queries import carried_dims, states_of
+from ..plan.queries import carried_dims, read_by, states_of
 from ..plan.records import Accumulator, Kernel, Loop, Plan, Store
 from ..plan.thresholds import MIN_ROWS_OF_A_PRODUCT
 from ..readback.check_plan import differs
@@ -244,7 +244,7 @@ def _merge(kernel: Kernel, chunk: Dim, known: dict[Term, Term]) -> Kernel:
         held=tuple(d for d in kernel.held if d in used),
         loops=(Loop(chunk, f"{chunk}_tile", _merged_states(stores, chunk)),),
         stores=stores,
-        inputs=tuple(dict.fromkeys(t for store in stores for t in tensors(store.term))),
+        inputs=read_by(stores),
         exact=frozenset(substitute(r, known) for r in kernel.exact),
     )
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ...egraph.terms.affine import affine
-from ...egraph.terms.term import Dim, Term
-from ...egraph.terms.traversal import subterms
+from ...egraph.terms.term import Dim, Tensor, Term
+from ...egraph.terms.traversal import subterms, tensors
 from .records import Kernel, Loop, NotPlannable, Store
 
 
@@ -22,6 +22,11 @@ def roots(kernel: Kernel) -> list[Term]:
         for state in loop.accumulators:
             found += [*([state.gauge] if state.gauge is not None else []), *state.values]
     return found
+
+
+def read_by(stores: Iterable[Store]) -> tuple[Tensor, ...]:
+    """The tensors that stores read, each once."""
+    return tuple(dict.fromkeys(t for store in stores for t in tensors(store.term)))
 
 
 def nodes(kernel: Kernel, terms: Iterable[Term] | None = None) -> set[Term]:

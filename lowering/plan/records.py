@@ -302,6 +302,13 @@ class Plan:
         return self.outputs[0]
 
     @property
+    def parts(self) -> list[Tensor]:
+        """What kernels store for one another. A result may be stored with one axis as two, so it is known by its name.
+        """
+        results = {tensor.name for tensor in self.outputs}
+        return [s.output for k in self.kernels for s in k.stores if s.output.name not in results]
+
+    @property
     def between(self) -> tuple[str, ...]:
         """The notes, and what the plan would take without parts that are stored to save time."""
         return (*self.notes, *filter(None, map(str, self.saving)))

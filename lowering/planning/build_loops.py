@@ -27,7 +27,7 @@ from ..analysis.exact_products import with_exact
 from ..analysis.nested_sums import body_of, dims_around, reductions, sums_over_batch
 from ..masks.finite_masks import finite_mask, keeps_some, with_finite_mask_as_guard
 from ..masks.loop_ranges import block_map, conjunction, conjuncts, ranges
-from ..plan.queries import roots
+from ..plan.queries import read_by, roots
 from ..plan.records import Accumulator, BlockMap, Kernel, Loop, NotPlannable, Range, Store
 from ..plan.term_edits import renaming
 from ..plan.thresholds import MIN_ROWS_OF_A_PRODUCT
@@ -124,7 +124,7 @@ def _in_launch_order(groups: Iterable[tuple[Store, ...]]) -> list[tuple[Store, .
 
 
 def _without_loops(stores: tuple[Store, ...], shape: KernelShape) -> Kernel:
-    inputs = tuple(dict.fromkeys(t for store in stores for t in tensors(store.term)))
+    inputs = read_by(stores)
     row_tile = f"{shape.rows.name}_tile" if shape.rows else ""
     return Kernel("", shape.grid, shape.rows, row_tile, shape.held, (), stores, inputs)
 

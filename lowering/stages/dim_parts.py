@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 
 from ...egraph.terms.ops import iota, load, make
 from ...egraph.terms.term import Dim, Tensor, Term
-from ...egraph.terms.traversal import rebuild, rename_dims, subterms, tensors
+from ...egraph.terms.traversal import rebuild, rename_dims, subterms
 from ..plan.kernel_edits import with_terms
-from ..plan.records import Kernel, Loop, Plan
-from .plain_products import EVERY, plain_product
+from ..plan.queries import read_by
+from ..plan.records import Kernel, Plan
+from .plain_products import is_whole, plain_product
 
 START = Tensor("start_of_part", "int64", ())
 
@@ -98,6 +99,7 @@ def part_of(kernel: Kernel, parts: DimParts, size: int) -> Kernel:
 
     changed = _with_reads(with_terms(kernel, change), read)
     swap = lambda one: dim if one == before else one
+    stores = tuple(replace(s, output=smaller(s.output), order=tuple(map(swap, s.order))) for s in changed.stores)
     return replace(
         changed,
         grid=tuple(map(swap, kernel.grid)),
@@ -105,8 +107,8 @@ def part_of(kernel: Kernel, parts: DimParts, size: int) -> Kernel:
         held=tuple(map(swap, kernel.held)),
         columns=tuple(map(swap, kernel.columns)),
         loops=tuple(replace(loop, dim=swap(loop.dim)) for loop in changed.loops),
-        stores=tuple(replace(s, output=smaller(s.output), order=tuple(map(swap, s.order))) for s in changed.stores),
-        inputs=tuple(dict.fromkeys(t for store in changed.stores for t in tensors(store.term))),
+        stores=stores,
+        inputs=read_by(stores),
     )
 
 
@@ -197,7 +199,7 @@ def _coordinate(index: Term) -> Dim | None:
 
 def _may_be_cut(kernel: Kernel, dim: Dim) -> bool:
     """Whether the kernel can run for a part of the dim: its results have it, or it is a plain product that sums it."""
-    if any(s.places or s.adds for s in kernel.stores) or not all(map(_is_whole, kernel.loops)):
+    if any(s.places or s.adds for s in kernel.stores) or not all(map(is_whole, kernel.loops)):
         return False
     if any([_coordinate(a) for a in n.args].count(dim) > 1 for s in kernel.stores for n in _loads(s.term)):
         return False  # the diagonal of a tensor
@@ -205,11 +207,6 @@ def _may_be_cut(kernel: Kernel, dim: Dim) -> bool:
         return dim not in {loop.dim for loop in kernel.loops}
     product = plain_product(kernel)
     return product is not None and product.inner == dim
-
-
-def _is_whole(loop: Loop) -> bool:
-    """Whether a loop goes through all of its dim, whatever the coordinates are."""
-    return loop.guard is None and loop.map is None and loop.part is None and not loop.outer and loop.ranges == EVERY
 
 
 def _readers(plan: Plan, names: Collection[str]) -> tuple[Kernel, ...]:
@@ -220,9 +217,3 @@ def _readers(plan: Plan, names: Collection[str]) -> tuple[Kernel, ...]:
             found.append(kernel)
             known |= {store.output.name for store in kernel.stores}
     return tuple(found)
-
-
-def stored_between(plan: Plan) -> Sequence[Tensor]:
-    """What kernels store for one another."""
-    results = {t.name for t in plan.outputs}
-    return [s.output for k in plan.kernels for s in k.stores if s.output.name not in results]

@@ -15,7 +15,7 @@ from ...egraph.terms.ops import iota
 from ...egraph.terms.term import Dim, Term
 from ..analysis.dim_roles import is_long, sum_factors
 from ..analysis.exact_products import native
-from ..plan.records import Accumulator, Kernel, Range, Store
+from ..plan.records import Accumulator, Kernel, Loop, Range, Store
 from ..plan.thresholds import MAX_RESIDENT_ELEMENTS
 
 EVERY = (Range((), (), True),)
@@ -82,8 +82,7 @@ def whole_sum(kernel: Kernel) -> Accumulator | None:
     if len(kernel.loops) != 1 or kernel.rows is None:
         return None
     (loop,) = kernel.loops
-    plain = loop.guard is None and loop.map is None and loop.part is None and not loop.outer and loop.ranges == EVERY
-    if not plain or not loop.tile or len(loop.accumulators) != 1:
+    if not is_whole(loop) or not loop.tile or len(loop.accumulators) != 1:
         return None
     (state,) = loop.accumulators
     return state if state.monoid == "sum" and len(state.values) == 1 and state.gauge is None else None
@@ -94,6 +93,11 @@ def columns_of_product(kernel: Kernel) -> Dim | None:
     long = [dim for dim in kernel.held if is_long(dim, MAX_RESIDENT_ELEMENTS)]
     found = [*kernel.columns, *long]
     return found[0] if len(found) == 1 and len(long) == len(kernel.held) else None
+
+
+def is_whole(loop: Loop) -> bool:
+    """Whether a loop goes through all of its dim, whatever the coordinates are."""
+    return loop.guard is None and loop.map is None and loop.part is None and not loop.outer and loop.ranges == EVERY
 
 
 def _by_coordinates(term: Term) -> bool:

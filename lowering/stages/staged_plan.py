@@ -18,7 +18,7 @@ from ...egraph.terms.term import Tensor
 from ..plan.records import Plan
 from ..plan.thresholds import MAX_STORED_BYTES
 from ..readback.check_plan import differs
-from .dim_parts import DimParts, dim_parts, stored_between
+from .dim_parts import DimParts, dim_parts
 from .plain_products import columns_of_product, plain_product, sizes_are_numbers
 from .stored_factors import with_stored_factors
 
@@ -64,7 +64,7 @@ def staged(plan: Plan) -> Staged | None:
 
 def _in_parts(plan: Plan) -> Staged:
     """The plan in parts of the dim that leaves least in memory, where all at once would leave much."""
-    between = stored_between(plan)
+    between = plan.parts
     if sum(map(_bytes, between)) <= MAX_STORED_BYTES:
         return Staged(plan, None)
     axes = ((t, n) for t in between for n, size in enumerate(t.shape) if resolve(size, {}) >= 2 * LEAST_OF_A_PART)
@@ -75,7 +75,7 @@ def _in_parts(plan: Plan) -> Staged:
 
 def _elements_of_a_part(plan: Plan, parts: DimParts) -> int:
     """As many as leave little in memory beside inputs and results, or as keep a GPU busy."""
-    each = sum(_bytes(t) for t in stored_between(plan) if t.name in parts.axes) / parts.size
+    each = sum(_bytes(t) for t in plan.parts if t.name in parts.axes) / parts.size
     count = max(LEAST_OF_A_PART, int(max(MAX_STORED_BYTES, TIMES_OF_SUMS * _bytes_of_sums(plan, parts)) / each))
     return min(parts.size, -(-count // GRANULE) * GRANULE)
 
@@ -87,7 +87,7 @@ def has_room(plan: Plan, sizes: Mapping[str, int], needed: float) -> bool:
     """
     found = staged(plan)
     if found is None or found.parts is None:
-        between = stored_between(plan if found is None else found.plan)
+        between = (plan if found is None else found.plan).parts
         return sum(_bytes(t, sizes) for t in between) <= max(MAX_STORED_BYTES, needed)
     return _held(found) <= PARTS_AND_SUMS * max(MAX_STORED_BYTES, needed)
 
@@ -98,7 +98,7 @@ def _held(what: Staged) -> float:
     assert parts is not None
     whole = {t.name for kernel in parts.after for t in kernel.inputs}
     share = lambda t: what.count / parts.size if t.name in parts.axes and t.name not in whole else 1
-    stored = sum(_bytes(t) * share(t) for t in stored_between(plan) if t.name not in parts.summed)
+    stored = sum(_bytes(t) * share(t) for t in plan.parts if t.name not in parts.summed)
     return stored + _bytes_of_sums(plan, parts)
 
 

@@ -8,15 +8,18 @@ entropy is stored once for the gradients of both factors.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import mul
 
 from ...egraph.terms.ops import cast, iota, load, make
 from ...egraph.terms.term import Dim, Tensor, Term
-from ...egraph.terms.traversal import subterms, tensors
+from ...egraph.terms.traversal import subterms
 from ..analysis.dim_roles import sum_factors, two_sides
 from ..analysis.exact_products import native
 from ..plan.kernel_edits import with_terms
+from ..plan.queries import read_by
 from ..plan.records import Kernel, Plan, Store
 from ..plan.term_edits import fresh_name, renaming, replace_from_above
 from .plain_products import columns_of_product, plain_product, sizes_are_numbers, stores_only, whole_sum
@@ -24,7 +27,7 @@ from .plain_products import columns_of_product, plain_product, sizes_are_numbers
 
 @dataclass(frozen=True)
 class StoredFactor:
-    """A factor of a product: its kernel, and the sum that multiplies it with the stored one in its place."""
+    """A factor of a product, and the kernel that stores it."""
 
     term: Term
     kernel: Kernel
@@ -36,7 +39,7 @@ class StoredFactor:
 
 def with_stored_factors(plan: Plan) -> Plan:
     """The plan whose large products multiply stored factors; unchanged where none is computed of a stored part."""
-    parts = {store.output for kernel in plan.kernels for store in kernel.stores} - {*plan.outputs}
+    parts = {*plan.parts}
     names = {t.name for k in plan.kernels for t in (*k.inputs, *(store.output for store in k.stores))}
     stored: list[StoredFactor] = []
     kernels: list[Kernel] = []
@@ -75,17 +78,13 @@ def _apart(kernel: Kernel, total: Term, names: set[str]) -> Iterator[Kernel]:
     """A kernel of a sum alone, and one that does with it what the kernel does; the kernel, where it does nothing."""
     (store, *others) = kernel.stores
     if stores_only(kernel, total) or others or total.dims != {*store.order}:
-        yield replace(kernel, inputs=_read(kernel))
+        yield replace(kernel, inputs=read_by(kernel.stores))
         return
     part = Tensor(_unused("sum", names), "float32", tuple(d.size for d in store.order))
     product = replace(kernel, stores=(Store(total, part, store.order),))
-    yield replace(product, inputs=_read(product))
+    yield replace(product, inputs=read_by(product.stores))
     rest = replace_from_above(store.term, {total: load(part, *map(iota, store.order))})
     yield _of_elements(f"finishing_{store.output.name}", replace(store, term=rest))
-
-
-def _read(kernel: Kernel) -> tuple[Tensor, ...]:
-    return tuple(dict.fromkeys(t for store in kernel.stores for t in tensors(store.term)))
 
 
 def _unused(base: str, names: set[str]) -> str:
@@ -97,8 +96,8 @@ def _unused(base: str, names: set[str]) -> str:
 def _of_elements(name: str, store: Store) -> Kernel:
     """The kernel that stores a term without sums, in tiles of its last two axes."""
     *grid, rows, columns = store.order
-    inputs = tuple(tensors(store.term))
-    return Kernel(name, tuple(grid), rows, f"{rows.name}_tile", (), (), (store,), inputs, columns=(columns,))
+    row_tile, inputs = f"{rows.name}_tile", read_by([store])
+    return Kernel(name, tuple(grid), rows, row_tile, (), (), (store,), inputs, columns=(columns,))
 
 
 def _computed_factor(kernel: Kernel, parts: set[Tensor]) -> tuple[Term, Term, Term] | None:
@@ -114,7 +113,7 @@ def _computed_factor(kernel: Kernel, parts: set[Tensor]) -> tuple[Term, Term, Te
     for factor, other in (sides, sides[::-1]) if sides else ():
         half = native(other)
         computed = native(factor) is None and not any(n.op == "reduce" for n in subterms(factor))
-        if computed and half is not None and half.op == "load" and _reads_all(factor, parts):
+        if computed and half is not None and half.op == "load" and any(_reads_of_all(factor, parts)):
             return summed, factor, other
     return None
 
@@ -125,15 +124,8 @@ def _sides(summed: Term, inner: Dim) -> tuple[Term, Term] | None:
     sides = [[found[k] for k in side] for side in two_sides([f.dims for f in found], inner)]
     if not all(sides):
         return None
-    one, other = (_product(side) for side in sides)
+    one, other = (reduce(mul, side) for side in sides)
     return (one, other) if one.dims - other.dims and other.dims - one.dims else None
-
-
-def _product(parts: Sequence[Term]) -> Term:
-    made = parts[0]
-    for part in parts[1:]:
-        made = made * part
-    return made
 
 
 def _half(other: Term) -> str:
@@ -142,16 +134,15 @@ def _half(other: Term) -> str:
     return half.dtype
 
 
-def _reads_all(factor: Term, parts: set[Tensor]) -> bool:
-    """Whether it reads an element of a stored part for each of its own."""
+def _reads_of_all(factor: Term, parts: set[Tensor]) -> Iterator[Term]:
+    """Its reads of a stored part that have an element for each of its own."""
     reads = (n for n in subterms(factor) if n.op == "load" and n.attrs[0] in parts)
-    return any(n.dims == factor.dims for n in reads)
+    return (n for n in reads if n.dims == factor.dims)
 
 
 def _storing(factor: Term, other: Term, parts: set[Tensor], names: set[str]) -> Kernel:
     """What stores a factor, in the order of the stored part that it reads."""
-    reads = (n for n in subterms(factor) if n.op == "load" and n.attrs[0] in parts and n.dims == factor.dims)
-    order = tuple(next(iter(index.dims)) for index in next(reads).args)
+    order = tuple(next(iter(index.dims)) for index in next(_reads_of_all(factor, parts)).args)
     output = Tensor(_unused("factor", names), _half(other), tuple(d.size for d in order))
     return _of_elements(f"storing_{output.name}", Store(cast(factor, output.dtype), output, order))
 

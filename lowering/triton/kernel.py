@@ -311,8 +311,8 @@ class TritonKernelWriter:
         tiles.reached = ranges.reached() if tiles.doubtful else None
         tiles.kept, tiles.demands = lambda: guard, compared(self.kernel, loop) is None
         first = loop.ranges[0]
-        joined = first.exact and why_apart(first.uppers, first.lowers, self.kernel.rows, loop.dim) is None
-        joined = joined and len(loop.ranges) == 1
+        alone = len(loop.ranges) == 1 and first.exact
+        joined = alone and why_apart(first.uppers, first.lowers, self.kernel.rows, loop.dim) is None
         tiles.kept_columns = tiles.reached if joined else None
 
     # Accumulators: the components of a rescaled one are its scale, then its mantissas

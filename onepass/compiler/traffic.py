@@ -111,8 +111,7 @@ def least_bytes(program: Program, sizes: Mapping[str, int]) -> int:
 
 def stores_too_much(plan: Plan, program: Program, sizes: Mapping[str, int]) -> bool:
     """Whether what the plan's kernels store for each other is more than all that the original calls make."""
-    results = {output.name for output in plan.outputs}
-    parts = [s.output for kernel in plan.kernels for s in kernel.stores if s.output.name not in results]
+    parts = plan.parts
     if not parts:
         return False
     try:

@@ -80,14 +80,14 @@ def _flattened_behind(node: fx.Node) -> list[fx.Node]:
     """What reads a node element by element, one after the other, up to a view of all axes but the last as one; nothing
     if something else reads one of them."""
     chain: list[fx.Node] = []
-    value, wanted = value_of_node(node), 2
+    value = value_of_node(node)
     while len(node.users) == 1 and len(chain) < MAX_NODES_OF_SCORES:
         (node,) = node.users
         found = value_of_node(node)
         if not isinstance(found, torch.Tensor) or len(node.all_input_nodes) != 1:
             return []
         chain.append(node)
-        if kind_of(node) == "view" and found.ndim == wanted and found.shape[-1] == value.shape[-1]:
+        if kind_of(node) == "view" and found.ndim == 2 and found.shape[-1] == value.shape[-1]:
             return chain
         if kind_of(node) not in ("cast", "pointwise") or found.shape != value.shape:
             return []

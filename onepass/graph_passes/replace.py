@@ -198,8 +198,8 @@ class Replacement:
         """Raises Refusal for a region of one product on a CPU whose gradients are needed, where Inductor compiles both.
         """
         options = self.rewriting.options
-        leaves = region.one_product and region.refusal is None and options.inner == "inductor"
-        leaves = leaves and options.prefer == "speed"
+        left = options.inner == "inductor" and options.prefer == "speed"
+        leaves = region.one_product and region.refusal is None and left
         values = map(value_of_node, region.inputs)
         on_gpu = any(isinstance(value, torch.Tensor) and value.is_cuda for value in values)
         if leaves and not on_gpu and any(gradients_needed(region, self._records)):

@@ -16,7 +16,7 @@ from onepass.lowering.executors import GLUON, TILED, TRITON
 from onepass.lowering.plan.plan_choice import PlanChoice
 from onepass.lowering.plan.records import Store
 from onepass.lowering.planning.planner import normalised, plan_with, prepared
-from onepass.lowering.stages.dim_parts import dim_parts, stored_between
+from onepass.lowering.stages.dim_parts import dim_parts
 from onepass.lowering.stages.plain_products import plain_product
 from onepass.lowering.stages.staged_plan import Staged, staged
 from onepass.lowering.stages.staged_run import StagedRun
@@ -48,7 +48,7 @@ def with_cotangent():
 @pytest.mark.parametrize("axis", [0, 1])
 def test_a_kernel_of_a_part_is_made_for_how_its_scores_lie(axis):
     plan, tensors = with_cotangent(), given(ROWS, COLUMNS, WIDTH)
-    what = Staged(plan, dim_parts(plan, stored_between(plan)[0], axis), 200)
+    what = Staged(plan, dim_parts(plan, plan.parts[0], axis), 200)
     assert [kernel.output.name for kernel in what.parts.after] == ["grad_2"]
     made, ran = [], []
 
@@ -66,7 +66,7 @@ def test_a_kernel_of_a_part_is_made_for_how_its_scores_lie(axis):
 @pytest.mark.parametrize("axis", [0, 1])
 def test_parts_of_what_is_kept_give_the_gradients(axis):
     plan, tensors = with_cotangent(), given(ROWS, COLUMNS, WIDTH)
-    what = Staged(plan, dim_parts(plan, stored_between(plan)[0], axis), 200)
+    what = Staged(plan, dim_parts(plan, plan.parts[0], axis), 200)
     found = StagedRun(what, tensors, lambda stage, values: TRITON.prepare(stage, values, {}))(tensors)
     x, w = tensors["x"].double(), tensors["w"].double()
     cotangent = (x @ w.T - 1).exp()
@@ -94,5 +94,5 @@ def test_a_report_says_torch_multiplies_only_where_sizes_are_known():
 
 def test_one_part_is_not_said_to_store_little():
     plan = with_stored_factors(gradients())
-    parts = dim_parts(plan, stored_between(plan)[0], 0)
+    parts = dim_parts(plan, plan.parts[0], 0)
     assert "parts" not in str(Staged(plan, parts, parts.size)) and "2 parts" in str(Staged(plan, parts, 200))

@@ -7,14 +7,14 @@ import pytest
 from onepass.egraph.terms.ops import iota, load
 from onepass.egraph.terms.traversal import substitute
 from onepass.lowering.plan.kernel_edits import with_terms
-from onepass.lowering.stages.dim_parts import START, dim_parts, part_of, stored_between
+from onepass.lowering.stages.dim_parts import START, dim_parts, part_of
 from onepass.lowering.stages.stored_factors import with_stored_factors
 from tests.support.stored_products import gradients
 
 
 def made(axis):
     plan = with_stored_factors(gradients())
-    return plan, dim_parts(plan, stored_between(plan)[0], axis)
+    return plan, dim_parts(plan, plan.parts[0], axis)
 
 
 @pytest.mark.parametrize(("axis", "cut", "summed"), [(0, {"x", "grad_x"}, "grad_w"), (1, {"w", "grad_w"}, "grad_x")])
@@ -38,30 +38,30 @@ def test_coordinates_begin_where_the_part_does():
 def test_an_input_may_be_read_whole_beside_its_part():
     """What no product needs runs once, behind the parts."""
     plan = with_stored_factors(gradients(512, 512, beside=True))
-    found = dim_parts(plan, stored_between(plan)[0], 0)
+    found = dim_parts(plan, plan.parts[0], 0)
     factor = next(part_of(k, found, 128) for k in found.parts if k.name.startswith("storing"))
     assert {"r", "r__along0"} <= {t.name for t in factor.inputs}
     assert [k.name for k in found.after] == ["finishing_grad_x", "finishing_grad_w"]
 
 
-def test_a_tensor_that_is_read_at_other_places_cannot_be_cut():
-    plan, _ = made(1)
+def reading(other):
+    """The plan whose factor reads something else of the stored scores, made of their read, tensor, row and column; and
+    the tensor."""
+    plan, _ = made(0)
     factor = plan.kernels[1]
-    (read,) = (t for t in factor.inputs if t.name == "part0")
-    row, column = factor.stores[0].order
-    at = load(read, iota(row), iota(column))
-    moved = with_terms(factor, lambda term: substitute(term, {at: load(read, iota(row), 639 - iota(column))}))
-    changed = replace(plan, kernels=(plan.kernels[0], moved, *plan.kernels[2:]))
-    assert dim_parts(changed, read, 1) is None
-    assert dim_parts(changed, read, 0) is not None
+    (part,) = (t for t in factor.inputs if t.name == "part0")
+    row, column = map(iota, factor.stores[0].order)
+    at = load(part, row, column)
+    moved = with_terms(factor, lambda term: substitute(term, {at: other(at, part, row, column)}))
+    return replace(plan, kernels=(plan.kernels[0], moved, *plan.kernels[2:])), part
+
+
+def test_a_tensor_that_is_read_at_other_places_cannot_be_cut():
+    changed, part = reading(lambda at, part, row, column: load(part, row, 639 - column))
+    assert dim_parts(changed, part, 1) is None
+    assert dim_parts(changed, part, 0) is not None
 
 
 def test_kernels_with_a_dim_along_two_axes_cannot_be_cut():
-    plan, _ = made(0)
-    factor = plan.kernels[1]
-    (read,) = (t for t in factor.inputs if t.name == "part0")
-    row, column = factor.stores[0].order
-    at = load(read, iota(row), iota(column))
-    moved = with_terms(factor, lambda term: substitute(term, {at: at + load(read, iota(row), iota(row))}))
-    changed = replace(plan, kernels=(plan.kernels[0], moved, *plan.kernels[2:]))
-    assert dim_parts(changed, read, 0) is None and dim_parts(changed, read, 1) is None
+    changed, part = reading(lambda at, part, row, column: at + load(part, row, row))
+    assert dim_parts(changed, part, 0) is None and dim_parts(changed, part, 1) is None

@@ -7,7 +7,7 @@ import torch
 
 from onepass.lowering.executors import TILED, TRITON
 from onepass.lowering.stages import staged_plan
-from onepass.lowering.stages.dim_parts import dim_parts, stored_between
+from onepass.lowering.stages.dim_parts import dim_parts
 from onepass.lowering.stages.staged_plan import Staged, staged
 from onepass.lowering.stages.staged_run import StagedRun
 from onepass.lowering.stages.stored_factors import with_stored_factors
@@ -16,7 +16,7 @@ from tests.support.stored_products import given, gradients, off, right
 
 def in_parts(plan, axis, count):
     found = with_stored_factors(plan)
-    return Staged(found, dim_parts(found, stored_between(found)[0], axis), count)
+    return Staged(found, dim_parts(found, found.parts[0], axis), count)
 
 
 def results(what, tensors, executor=TILED):
