@@ -228,7 +228,7 @@ class TritonExecutor(PlanExecutor):
         store: ScheduleStore | None = None,
         deterministic: bool = False,
     ) -> PreparedPlan:
-        each = lambda stage, given: self.prepare(stage, given, sizes, None, store, deterministic)
+        each = lambda stage, given, laid: self.prepare(stage, given, sizes, laid, store, deterministic)
         if (stages := self._staged(plan, tensors, each)) is not None:
             return _of_stages(stages, tuple(tensors))
         reordered, wanted = _by_memory(plan, tensors, strides)
@@ -247,7 +247,7 @@ class TritonExecutor(PlanExecutor):
         store: ScheduleStore | None = None,
         deterministic: bool = False,
     ) -> None:
-        each = lambda stage, given: self.compile_ahead(stage, given, device, sizes, None, store, deterministic)
+        each = lambda stage, given, laid: self.compile_ahead(stage, given, device, sizes, laid, store, deterministic)
         if self._staged(plan, tensors, each) is not None:
             return
         reordered, wanted = _by_memory(plan, tensors, strides)
@@ -277,7 +277,7 @@ class TritonExecutor(PlanExecutor):
         from .triton.launch_texts import launch_texts
 
         found: list[KernelTexts] = []
-        each = lambda stage, given: found.extend(self.texts(stage, given, sizes, None, store, deterministic))
+        each = lambda stage, given, laid: found.extend(self.texts(stage, given, sizes, laid, store, deterministic))
         if self._staged(plan, tensors, each) is not None:
             return found
         reordered, wanted = _by_memory(plan, tensors, strides)

@@ -7,7 +7,7 @@ scores, a kernel that gives their gradient, and a product for the gradient of ea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
@@ -22,33 +22,43 @@ from .plain_products import PlainProduct, plain_product
 from .staged_plan import Staged
 
 Values = dict[str, torch.Tensor]
-Prepare = Callable[[Plan, Mapping[str, torch.Tensor]], Any]  # what makes a stage's kernels ready, as a PreparedPlan
+Strides = Mapping[str, Sequence[int]]  # of outputs, by name
+Prepare = Callable[[Plan, Mapping[str, torch.Tensor], Strides], Any]  # makes a stage's kernels ready: a PreparedPlan
+ALIGNED = 16  # bytes: a multiple of them is between rows of what is stored between stages; else products take longer
 
 
 class RunStage:
-    """Some kernels that follow one another: those of an executor, or one product. ready: a PreparedPlan."""
+    """Some kernels that follow one another: those of an executor, or one product. ready: a PreparedPlan.
 
-    def __init__(self, kernels: tuple[Kernel, ...]):
+    results: names of what is a result of the whole plan, too.
+    """
+
+    def __init__(self, kernels: tuple[Kernel, ...], results: Collection[str]):
         made = tuple(s.output for k in kernels for s in k.stores)
         inputs = dict.fromkeys(t for k in kernels for t in k.inputs if t not in made)
         self.plan = Plan(kernels, tuple(inputs), made)
+        self.strides = {t.name: _aligned(t) for t in made if t.name not in results}
         self.product: PlainProduct | None = plain_product(kernels[0])
         self.ready: Any = None
 
     def prepare(self, values: Values, targets: Values, prepare: Prepare) -> None:
         """Makes it ready for tensors like these, and adds tensors like its results, as `run` does."""
         if self.product is None:
-            self.ready = prepare(self.plan, {t.name: values[t.name] for t in self.plan.inputs})
+            self.ready = prepare(self.plan, {t.name: values[t.name] for t in self.plan.inputs}, self.strides)
+            self.strides = self.strides if getattr(self.ready, "has_strides", True) else {}
         for output in self.plan.outputs:
             lies_in = None if self.product is None else targets.get(output.name)
-            values[output.name] = _new(output, _device(values)) if lies_in is None else lies_in
+            values[output.name] = self._new(output, values) if lies_in is None else lies_in
+
+    def _new(self, output: Tensor, values: Values) -> torch.Tensor:
+        return _new(output, _device(values), strides=self.strides.get(output.name))
 
     def run(self, values: Values, targets: Values, adds: bool = False) -> None:
         """Adds its results to the values. targets: tensors that are to hold them. adds: to sums among these."""
         if self.product is not None:
             output = self.product.store.output
             if output.name not in targets:
-                targets[output.name] = _new(output, _device(values))
+                targets[output.name] = self._new(output, values)
             values[output.name] = targets[output.name]
             self.product.run(values, values[output.name], adds)
             return
@@ -59,12 +69,12 @@ class RunStage:
             values[output.name] = result
 
 
-def _stages(kernels: Sequence[Kernel]) -> list[RunStage]:
+def _stages(kernels: Sequence[Kernel], results: Collection[str]) -> list[RunStage]:
     """Each product alone, and what is between products together."""
     found: list[RunStage] = []
     for is_product, group in groupby(kernels, lambda kernel: plain_product(kernel) is not None):
         some = tuple(group)
-        found += [RunStage((kernel,)) for kernel in some] if is_product else [RunStage(some)]
+        found += [RunStage((kernel,), results) for kernel in some] if is_product else [RunStage(some, results)]
     return found
 
 
@@ -72,9 +82,23 @@ def _device(values: Values) -> torch.device:
     return next(iter(values.values())).device
 
 
-def _new(tensor: Tensor, device: torch.device, dtype: torch.dtype | None = None) -> torch.Tensor:
-    shape = [resolve(size, {}) for size in tensor.shape]
-    return torch.empty(shape, dtype=dtype or getattr(torch, tensor.dtype), device=device)
+def _aligned(tensor: Tensor) -> tuple[int, ...]:
+    """Strides of a new tensor whose rows begin at multiples of ALIGNED bytes."""
+    *outer, columns = [resolve(size, {}) for size in tensor.shape] or [1]
+    step = ALIGNED // getattr(torch, tensor.dtype).itemsize
+    strides = [1, *([-(-columns // step) * step] if outer else [])]
+    for size in outer[:0:-1]:
+        strides.append(strides[-1] * size)
+    return tuple(strides[::-1]) if tensor.shape else ()
+
+
+def _new(
+    tensor: Tensor, device: torch.device, dtype: torch.dtype | None = None, strides: Sequence[int] | None = None
+) -> torch.Tensor:
+    shape, kind = [resolve(size, {}) for size in tensor.shape], dtype or getattr(torch, tensor.dtype)
+    if strides is not None:
+        return torch.empty_strided(shape, strides, dtype=kind, device=device)
+    return torch.empty(shape, dtype=kind, device=device)
 
 
 @dataclass
@@ -97,7 +121,8 @@ class PartsRun:
         self.coordinates = {n: torch.tensor(n, dtype=torch.int64, device=device) for n in self.starts}
         whole = self._whole(device)
         for size, start in {self.size(n): n for n in self.starts}.items():
-            self.by_size[size] = _stages([part_of(kernel, self.parts, size) for kernel in self.parts.parts])
+            made = [part_of(kernel, self.parts, size) for kernel in self.parts.parts]
+            self.by_size[size] = _stages(made, [t.name for t in self.results])
             local, targets = self._local(values, start, size), self._narrowed(whole, start, size)
             for stage in self.by_size[size]:
                 stage.prepare(local, targets, prepare)
@@ -136,8 +161,9 @@ class StagedRun:
 
     def __init__(self, what: Staged, tensors: Mapping[str, torch.Tensor], prepare: Prepare):
         self.what, parts = what, what.parts
-        self.before = _stages(what.plan.kernels if parts is None else parts.before)
-        self.after = _stages(() if parts is None else parts.after)
+        results = [t.name for t in what.plan.outputs]
+        self.before = _stages(what.plan.kernels if parts is None else parts.before, results)
+        self.after = _stages(() if parts is None else parts.after, results)
         self.parts: PartsRun | None = None
         if parts is not None:
             read = {*what.plan.outputs, *(t for kernel in parts.after for t in kernel.inputs)}

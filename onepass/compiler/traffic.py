@@ -21,8 +21,8 @@ from ..egraph.terms.sizes import UnknownSize, resolve, value_of
 from ..egraph.terms.term import Tensor, Term
 from ..egraph.terms.traversal import subterms, tensors
 from ..errors import ProgramError
-from ..graph.op_kinds import operation_named
-from ..graph.program import Input, Program
+from ..graph.op_kinds import AtenOperation, Trait, operation_named
+from ..graph.program import Input, Meta, Program, ProgramNode
 from ..lowering.analysis.data_indices import reads_memory
 from ..lowering.analysis.read_places import places_read
 from ..lowering.plan.queries import roots
@@ -31,6 +31,7 @@ from ..lowering.plan.thresholds import MAX_STORED_BYTES
 
 STORES_TOO_MUCH = "the kernels would store more between them than the original calls make"
 Mode = TypeVar("Mode", TorchDispatchMode, FlopCounterMode)
+LAYER_OF_PRODUCTS = Trait.MATRIX_PRODUCT | Trait.TAKES_BIAS
 GATHERS = ("aten::index", "aten::index_select", "aten::gather", "aten::embedding")
 
 
@@ -95,18 +96,42 @@ def _example(entry: Input, sizes) -> torch.Tensor:
 
 def made_bytes(program: Program, sizes: Mapping[str, int]) -> list[int]:
     """Bytes of every value that the original calls make. Raises UnknownSize if a size is not known."""
-    metas = (m for node in program.nodes for m in node.metas)
-    return [_size(Tensor("", m.dtype, m.shape), sizes) for m in metas]
+    return [_meta_size(m, sizes) for node in program.nodes for m in node.metas]
 
 
 def least_bytes(program: Program, sizes: Mapping[str, int]) -> int:
     """Bytes that the original calls move, however a compiler joins them: inputs and results, and twice what a product
     makes, which is written by a kernel of its own and read by another. Raises UnknownSize."""
     ends = (*(entry.meta for entry in program.inputs), *program.output_metas)
-    products = (n for n in program.nodes if operation_named(n.target.split(".")[-2:][0]).kind == "contraction")
-    made = (n.meta for n in products if n.name not in program.outputs)
-    size = lambda meta: _size(Tensor("", meta.dtype, meta.shape), sizes)
-    return sum(map(size, ends)) + 2 * sum(map(size, made))
+    return sum(_meta_size(meta, sizes) for meta in ends) + 2 * product_bytes(program, sizes)
+
+
+def product_bytes(program: Program, sizes: Mapping[str, int]) -> int:
+    """Bytes that products make between inputs and results. Raises UnknownSize."""
+    products = filter(_is_product, program.nodes)
+    return sum(_meta_size(n.meta, sizes) for n in products if n.name not in program.outputs)
+
+
+def reductions_of_products(program: Program, sizes: Mapping[str, int]) -> int:
+    """How many reductions read as many elements as a product makes. Raises UnknownSize."""
+    elements = {n.name: prod(value_of(size, sizes) for size in n.meta.shape) for n in program.nodes}
+    most = max((elements[n.name] for n in filter(_is_product, program.nodes)), default=0)
+    reductions = (n for n in program.nodes if _operation(n).kind == "reduction")
+    return sum(any(elements.get(name, 0) >= most > 0 for name in n.reads) for n in reductions)
+
+
+def _is_product(node: ProgramNode) -> bool:
+    """Whether it multiplies matrices; a gather of rows is a layer, too, and no product."""
+    found = _operation(node)
+    return found.kind == "contraction" or (found.kind == "layer" and bool(found.traits & LAYER_OF_PRODUCTS))
+
+
+def _operation(node: ProgramNode) -> AtenOperation:
+    return operation_named(node.target.split(".")[-2:][0])
+
+
+def _meta_size(meta: Meta, sizes: Mapping[str, int]) -> int:
+    return _size(Tensor("", meta.dtype, meta.shape), sizes)
 
 
 def stores_too_much(plan: Plan, program: Program, sizes: Mapping[str, int]) -> bool:

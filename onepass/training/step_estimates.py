@@ -9,18 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..compiler.traffic import least_bytes, product_flops
+from ..compiler.traffic import least_bytes, product_bytes, product_flops, reductions_of_products
 from ..egraph.terms.sizes import UnknownSize
 from ..graph.program import Program
 from ..lowering.executors import triton_missing
 from ..lowering.plan.device import H200
 from .plans import Training
 
-MAX_TIMES = 1.55  # of Inductor's estimated time, that a plan's may take to be tried: estimates are off by some tenths
+MAX_TIMES = 1.3  # of Inductor's estimated time, that a plan's may take to be tried: estimates are off by some tenths
 MOST_TIMES_FOR_MEMORY = 4.0  # of Inductor's estimated time, that a plan may take where less memory is preferred
 SHORT_STEP = 2e-3  # seconds, of which launches may be most
 PRODUCTS_OF_A_STEP = 3  # the product itself, and one for the gradient of each factor
 TIMES_MOVED = 3  # the least bytes of a forward: the backward reads the product, and stores and reads its cotangent
+TIMES_REDUCED = 4  # what a product makes, for each reduction of it but the first: measured with those of both axes
 
 
 def may_beat_inductor(made: Training, sizes: Mapping[str, int]) -> bool:
@@ -53,8 +54,9 @@ def seconds_of_compiled_step(program: Program, sizes: Mapping[str, int]) -> floa
     from ..lowering.cost.plan_cost import LIBRARY_FLOPS
 
     try:
-        moved = least_bytes(program, sizes) / H200.memory_bytes
+        more = TIMES_REDUCED * max(0, reductions_of_products(program, sizes) - 1) * product_bytes(program, sizes)
+        moved = (TIMES_MOVED * least_bytes(program, sizes) + more) / H200.memory_bytes
     except UnknownSize:
         return None
     flops = product_flops(program, sizes)
-    return None if flops is None else PRODUCTS_OF_A_STEP * flops / LIBRARY_FLOPS + TIMES_MOVED * moved
+    return None if flops is None else PRODUCTS_OF_A_STEP * flops / LIBRARY_FLOPS + moved

@@ -52,9 +52,9 @@ def test_a_kernel_of_a_part_is_made_for_how_its_scores_lie(axis):
     assert [kernel.output.name for kernel in what.parts.after] == ["grad_2"]
     made, ran = [], []
 
-    def prepare(stage, values):
+    def prepare(stage, values, strides):
         made.append({name: x.stride() for name, x in values.items()})
-        ready = TILED.prepare(stage, values, {})
+        ready = TILED.prepare(stage, values, {}, strides)
         seen = lambda place: lambda some: ran.append((place, [x.stride() for x in some])) or ready.run(some)
         return replace(ready, run=seen(len(made) - 1))
 
@@ -67,7 +67,7 @@ def test_a_kernel_of_a_part_is_made_for_how_its_scores_lie(axis):
 def test_parts_of_what_is_kept_give_the_gradients(axis):
     plan, tensors = with_cotangent(), given(ROWS, COLUMNS, WIDTH)
     what = Staged(plan, dim_parts(plan, plan.parts[0], axis), 200)
-    found = StagedRun(what, tensors, lambda stage, values: TRITON.prepare(stage, values, {}))(tensors)
+    found = StagedRun(what, tensors, lambda stage, values, strides: TRITON.prepare(stage, values, {}, strides))(tensors)
     x, w = tensors["x"].double(), tensors["w"].double()
     cotangent = (x @ w.T - 1).exp()
     assert off(found, (cotangent @ w, cotangent.T @ x, cotangent)) <= 5e-3
@@ -80,7 +80,7 @@ def test_a_product_is_rounded_to_its_factors_type_or_not_by_torch():
     types = [k.output.dtype for k in what.plan.kernels if plain_product(k) is not None]
     assert types == ["float32"] * 3
     tensors = given()
-    found = StagedRun(what, tensors, lambda stage, values: TILED.prepare(stage, values, {}))(tensors)
+    found = StagedRun(what, tensors, lambda stage, values, strides: TILED.prepare(stage, values, {}, strides))(tensors)
     assert [x.dtype for x in found] == [torch.float16] * 2 and off(found, right(tensors)) <= 4e-3
 
 

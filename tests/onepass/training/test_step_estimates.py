@@ -4,11 +4,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from onepass.compiler import compiled_region
 from onepass.compiler.options import Options
 from onepass.graph.trace import program_of
 from onepass.lowering.executors import triton_missing
+from onepass.lowering.plan.device import H200
 from onepass.training.plans import training
 from onepass.training.step_estimates import may_beat_inductor, seconds_of_compiled_step, takes_far_longer
 
@@ -44,3 +46,23 @@ def test_the_compiled_step_moves_its_scores_and_multiplies_three_times():
     products = 3 * 2 * 4096 * 4096 * (1024 - 64) / 7e14
     inputs = 3 * 2 * 4096 * 2 * (1024 - 64) / 4e12
     assert long - short == pytest.approx(products + inputs)
+
+
+def clip(x, y):
+    score = x @ y.T
+    return score.logsumexp(0) + score.logsumexp(1)
+
+
+def layer(x, w):
+    return F.linear(x, w).float().logsumexp(-1)
+
+
+@pytest.mark.parametrize(("run", "moved"), [(clip, 3 * 2 + 4), (layer, 3 * 2)])
+def test_a_product_is_moved_for_each_axis_that_is_reduced(run, moved):
+    """Also of a layer: its scores are stored and read as those of a product."""
+    size, width = 4096, 64
+    given = [torch.empty(size, width, dtype=torch.bfloat16, device="meta") for _ in range(2)]
+    seconds = seconds_of_compiled_step(program_of(run, *given), {})
+    inputs, scores = 3 * 2 * size * width * 2, moved * 2 * size**2
+    products = 3 * 2 * size**2 * width / 7e14
+    assert seconds == pytest.approx((inputs + scores) / H200.memory_bytes + products, rel=1e-3)
