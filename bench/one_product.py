@@ -2,8 +2,9 @@
 
 `python bench/one_product.py --out results.csv [--only linear] [--train] [--tiles]`. "plan": onepass's kernels alone;
 "onepass": what it chooses; "memory": with that preferred. Medians with a cold L2 cache, "peak" besides inputs and
-results, errors against float64. `--train`: with gradients, as captured graphs of CUDA (but Liger's kernel and
-cut-cross-entropy, which wait for the GPU), where installed. `--tiles`: the plan's first kernel with other tiles.
+results, errors against float64. `--train`: with gradients, also beside Inductor's auto_chunker, as captured graphs of
+CUDA (but Liger's kernel and cut-cross-entropy, which wait for the GPU), where installed. `--tiles`: the plan's first
+kernel with other tiles.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
+import torch._inductor.config
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -36,6 +38,7 @@ from onepass.lowering.triton.launch import Launcher
 from onepass.translate.translate import translate
 
 PEERS = ("liger", "cut-cross-entropy")
+CHUNKED = "torch.compile in chunks"
 ROUNDS, ROWS_OF_A_PART = 3, 128
 FIELDS = ("program", "contestant", "milliseconds", "ratio", "peak", "first", "error", "ran", "where")
 OPTIONS = {"plan": {"libraries": False}, "onepass": {}}
@@ -174,7 +177,10 @@ def contestants(run: Callable, train: bool) -> dict[str, Callable]:
     own = lambda options: torch.compile(run, backend=onepass.onepass_backend, options=options, dynamic=False)
     made = {name: own(options) for name, options in (TRAINED_WITH if train else OPTIONS).items()}
     others = peers() if train and run is linear else {}
-    return {"eager": run, "torch.compile": torch.compile(run, dynamic=False), **made, **others}
+    compiled = {"torch.compile": torch.compile(run, dynamic=False)}
+    if train and hasattr(torch._inductor.config, "auto_chunker"):
+        compiled[CHUNKED] = torch.compile(run, dynamic=False, options={"auto_chunker.enable": True})
+    return {"eager": run, **compiled, **made, **others}
 
 
 def peers() -> dict[str, Callable]:

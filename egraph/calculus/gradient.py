@@ -98,7 +98,7 @@ def _of_forms(
     laws_now = known.with_all(stored)
     found, joints, chains = _with_chains(forms, wanted, laws_now)
     order = tuple(dict.fromkeys((*order, *(dim for one in sums for part in one.parts for dim in part.order))))
-    if _add_rows(known, found, row_values(free, laws_now.normaliser(), order), order):
+    if _add_rows(known, found, free, laws_now.normaliser(), order):
         laws_now = known.with_all(stored)
         found, joints, chains = _with_chains(forms, wanted, laws_now)
     Bounded(sums, results, known.normaliser()).check(joints)
@@ -110,14 +110,17 @@ def _of_forms(
 
 
 def _add_rows(
-    known: Equations, found: Sequence[Derivative], rows: Mapping[Term, tuple[Term, Term]], order: Sequence[Dim]
+    known: Equations,
+    found: Sequence[Derivative],
+    results: Mapping[Result, Normaliser],
+    laws: Normaliser,
+    order: Sequence[Dim],
 ) -> bool:
     """Adds the values by row that gradients would compute again. False if there are none."""
-    again = rows_computed_again([g.term for g in found], {form: node for form, (_, node) in rows.items()})
-    plain = {node: form for form, node in rows.values()}
-    for number, term in enumerate(again):
+    again = rows_computed_again([g.term for g in found], row_values(results, laws, order), laws)
+    for number, (term, form) in enumerate(again.items()):
         saved = saved_value(f"row{number or ''}", term, arranged(term, order))
-        known.add((saved,), plain[term], as_dtype(saved, term.dtype))
+        known.add((saved,), form, as_dtype(saved, term.dtype))
     return bool(again)
 
 

@@ -409,6 +409,9 @@ def exponential_parts(node: Term) -> tuple[Term, Term | None] | None:
 # Values by row --------------------------------------------------------------------------------------------------------
 
 
+LOGICAL = ("and", "or", "not")
+
+
 def row_values(
     results: Mapping[R, Normaliser], laws: Normaliser, order: Sequence[Dim]
 ) -> dict[Term, tuple[Term, Term]]:
@@ -425,22 +428,40 @@ def row_values(
     return found
 
 
-def rows_computed_again(gradients: Iterable[Term], candidates: dict[Term, Term]) -> list[Term]:
-    """The largest of the candidates that stand in gradients, there perhaps with other names of dims."""
-    candidates = {canonical_names(form): value for form, value in candidates.items()}
-    found: dict[Term, None] = {}
+def rows_computed_again(
+    gradients: Iterable[Term], rows: Mapping[Term, tuple[Term, Term]], laws: Normaliser
+) -> dict[Term, Term]:
+    """The largest values by row that stand in gradients, there perhaps with other names of dims, each with its form.
+
+    rows: as `row_values` has them. laws: those of the gradients. Truth values that a gradient makes of some of these
+    are one value: where a row counts, a kernel reads one number.
+    """
+    known = {canonical_names(form): value for form, value in rows.items()}
+    found: dict[Term, Term] = {}
     stack, seen = list(gradients), set()
     while stack:
         node = stack.pop()
         if node in seen:
             continue
         seen.add(node)
-        value = candidates.get(canonical_names(node)) if node.dtype in (*FLOATS, "bool") else None
+        value = _row_value(node, known, laws) if node.dtype in (*FLOATS, "bool") else None
         if value is not None and not _is_read(node):
-            found[value] = None
+            found[value[1]] = value[0]
         else:
             stack.extend(node.args)
-    return list(found)
+    return found
+
+
+def _row_value(node: Term, known: Mapping[Term, tuple[Term, Term]], laws: Normaliser) -> tuple[Term, Term] | None:
+    """The form and the forward's node of a value by row, or of truth values that are made of such; None for others."""
+    value = known.get(canonical_names(node))
+    if value is not None or node.op not in LOGICAL:
+        return value
+    parts = [part for a in node.args if (part := _row_value(a, known, laws)) is not None]
+    if len(parts) < len(node.args):
+        return None
+    form, whole = (make(node.op, tuple(part[number] for part in parts)) for number in (0, 1))
+    return (form, whole) if canonical_names(laws.normal(form)) is canonical_names(node) else None
 
 
 def _is_read(node: Term) -> bool:

@@ -60,7 +60,7 @@ def tangents(
         known.add(*_value(result, form))
     found = _normal(raw, laws_now := known.normaliser())
     rows = row_values(dict.fromkeys(results, free), laws_now, order)
-    again = rows_computed_again(found.values(), {form: node for form, (_, node) in rows.items()})
+    again = rows_computed_again(found.values(), rows, laws_now)
     for number, term in enumerate(again):
         row = saved_value(f"row{number or ''}", term, arranged(term, order))
         known.add((row,), free.normal(term), as_dtype(row, term.dtype))

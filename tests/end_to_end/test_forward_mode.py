@@ -20,7 +20,6 @@ ORIGINAL = {
     "largest difference": "a largest element",
     "largest score beside the output": "a largest element",
     "logarithms of weights mixed": "a largest element",
-    "two key sets, log-sum-exp beside the output": "could overflow",
 }
 # Kernels and loops where there is more than one kernel with one loop, or with a loop for each key set.
 SEVERAL_KERNELS = {

@@ -12,13 +12,15 @@ from onepass.egraph.calculus.saved import (
     log_of_sum,
     logarithms,
     means,
+    rows_computed_again,
     saved_value,
     weight_of,
 )
 from onepass.egraph.derivation.normalize import Normaliser
 from onepass.egraph.terms.evaluate import evaluate
-from onepass.egraph.terms.ops import const, exp, iota, load, lt, max_over, sum_over, where
+from onepass.egraph.terms.ops import const, exp, iota, load, lt, make, max_over, sum_over, where
 from onepass.egraph.terms.term import Dim, Tensor
+from onepass.egraph.terms.traversal import rename_dims
 from onepass.rules import GATHERED, NORMAL, SHIFT_FREE
 
 I, J, E = Dim("i", 300), Dim("j", 400), Dim("e", 8)
@@ -117,3 +119,16 @@ def test_a_mean_without_elements_is_0_where_the_divisor_has_more():
     mean = Mean(sum_over(j, exp(score) * 2.0), Logarithm(total, (log,), const(0.0)), score, const(2.0))
     given = {"p": np.array([False] * 3), "s": np.ones(3), "sink": np.array(0.5)}
     assert evaluate(mean.value, given, ()) == 0.0
+
+
+def test_truth_values_that_a_gradient_makes_of_some_rows_are_one_value():
+    """Of one row, at any dim; of two rows, they are two values."""
+    laws, other = Normaliser(NORMAL), Dim("k", 300)
+    low, high = (laws.normal(lt(sum_over(J, x), const(1.0))) for x in (s, s * s))
+    rows = {one: (one, one) for one in (low, high)}
+    whole = laws.normal(make("and", (make("not", (low,)), high)))
+    at = lambda term: laws.normal(rename_dims(term, {I: other}))
+    kept = lambda condition: where(condition, load(Tensor("t", "float64", ()), *()), const(0.0))
+    assert [*rows_computed_again([kept(at(whole))], rows, laws)] == [whole]
+    apart = laws.normal(make("and", (low, at(high))))
+    assert {*rows_computed_again([kept(apart)], rows, laws)} == {low, high}
