@@ -1,6 +1,8 @@
 """The plan of the least estimated time computes what the planner's own does, and is taken only where it pays."""
 
-from itertools import combinations
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import chain, combinations, product
 from math import inf
 
 import numpy as np
@@ -12,12 +14,13 @@ from onepass.egraph.terms.term import Dim, Tensor, Term
 from onepass.lowering.cost import cheapest_plan as module
 from onepass.lowering.cost import estimated_plan
 from onepass.lowering.cost.candidates import candidates, in_order
-from onepass.lowering.cost.cheapest_plan import cheapest_plan
+from onepass.lowering.cost.cheapest_plan import MAX_CANDIDATES_TOGETHER, cheapest_plan
 from onepass.lowering.cost.plan_cost import plan_estimate, total_seconds
 from onepass.lowering.plan.plan_choice import PlanChoice
 from onepass.lowering.plan.records import NotPlannable, Plan, Store
 from onepass.lowering.plan.thresholds import MAX_RESIDENT_ELEMENTS, MAX_STORED_BYTES
 from onepass.lowering.planning.planner import normalised, plan_stores, plan_with, prepared
+from onepass.lowering.planning.verify import WrongPlanning
 from tests.support.attention_terms import loaded, one_pass
 from tests.support.read_plans import plans_of
 from tests.variants import every
@@ -188,6 +191,38 @@ def test_no_plan_is_an_error_as_ever():
     b, d = dims(b=4, d=8)
     with pytest.raises(NotPlannable, match="no axis"):
         cheapest_plan([Store(tensor("q", b, d), Tensor("out", "float32", (4,)), (b,))])
+
+
+# One change after another, and all of them
+
+
+LARGE = {
+    "a prefix of many": shared_prefix(64), "a prefix of one": shared_prefix(1), "a short prefix": shared_prefix(8, 2048),
+    "distances": distances(512), "short distances": distances(64), "attention": attention(2048),
+}  # fmt: skip
+
+
+def all_choices(stores: list[Store]) -> Iterator[PlanChoice]:
+    """Every set of up to three candidates, with every dim as the rows of the kernels of each set of dims."""
+    results = dict.fromkeys(frozenset(store.order) for store in stores)
+    each = [[(), *(((over, dim),) for dim in sorted(over))] for over in results]
+    for rows in (tuple(chain.from_iterable(some)) for some in product(*each)):
+        planning = prepared(normalised(stores), PlanChoice(rows=rows))
+        single = candidates(planning.terms, MAX_RESIDENT_ELEMENTS)
+        for chosen in chain.from_iterable(combinations(single, count) for count in range(MAX_CANDIDATES_TOGETHER + 1)):
+            yield PlanChoice(rows=rows, stored=in_order((t for one in chosen for t in one), planning.terms))
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_one_change_after_another_finds_what_all_choices_have(name):
+    """A change has to gain more than the estimates' own error: so far off the best may be."""
+    stores, best, count = LARGE[name], inf, 0
+    for choice in all_choices(stores):
+        with suppress(NotPlannable, WrongPlanning):
+            plan = plan_with(prepared(normalised(stores), PlanChoice(rows=choice.rows)), choice=choice)
+            best, count = min(best, milliseconds(plan)), count + 1
+    assert count >= 3
+    assert milliseconds(cheapest_plan(stores)) <= 1.1 * best
 
 
 # Each set of candidates is a plan of the same results
