@@ -197,8 +197,8 @@ def test_no_plan_is_an_error_as_ever():
 
 
 LARGE = {
-    "a prefix of many": shared_prefix(64), "a prefix of one": shared_prefix(1), "a short prefix": shared_prefix(8, 2048),
-    "distances": distances(512), "short distances": distances(64), "attention": attention(2048),
+    "a prefix of many": shared_prefix(64), "a prefix of one": shared_prefix(1), "distances": distances(512),
+    "a short prefix": shared_prefix(8, 2048), "short distances": distances(64), "attention": attention(2048),
 }  # fmt: skip
 
 
