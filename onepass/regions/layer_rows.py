@@ -27,6 +27,7 @@ from .grow import axis_of
 MAX_CHAIN = 40  # nodes behind a layer, one after the other
 MOVED = Trait.SWAPS_AXES | Trait.PERMUTES | Trait.MOVES_AXES | Trait.TRANSPOSES
 OF_TWO_AXES = ("tril", "triu")
+COPIES = ("contiguous", "clone")
 PICKS = ("gather", "take_along_dim")
 Target = str | Callable  # a method's name, or a function
 Call = tuple[Target, tuple]  # with arguments besides the tensor
@@ -123,7 +124,8 @@ def _chain_behind(layer: fx.Node) -> list[tuple[fx.Node, Call | None]]:
         value, before = value_of_node(node), value_of_node(source)
         if not isinstance(value, torch.Tensor) or node.all_input_nodes != [source]:
             break
-        if _is_plain(node) and not changes_in_place(node) and value.shape == before.shape:
+        as_it_is = _is_plain(node) or name_of(node) in COPIES
+        if as_it_is and not changes_in_place(node) and value.shape == before.shape:
             found.append((node, None))
         elif (call := _of_rows(node, source, width)) is not None and (reduced or _is_flat(node)):
             found.append((node, call))
