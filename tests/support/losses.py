@@ -164,6 +164,12 @@ def selected(h, w, y):
     return torch.gather(scores, -1, index.unsqueeze(-1)).squeeze(-1) - torch.logsumexp(scores, -1)
 
 
+def divided_in_place(h, w, y):
+    scores = F.linear(h, w)[:, :-1]
+    scores.div_(0.7)
+    return scores.log_softmax(-1).gather(-1, y[:, 1:, None]).squeeze(-1)
+
+
 def clipped(h, w, y, old, advantage, mask):
     found = F.linear(h, w).float().log_softmax(-1).gather(-1, y.unsqueeze(-1)).squeeze(-1)
     ratio, advantage = (found - old).exp(), advantage[:, None]
@@ -279,6 +285,7 @@ LOSSES = {
     "logarithms": Loss(logarithms, states(labels(BATCH, TIME))),
     "logarithms of next words": Loss(logarithms_of_next_words, states(labels(BATCH, TIME))),
     "selected": Loss(selected, states(labels(BATCH, TIME))),
+    "divided in place": Loss(divided_in_place, states(labels(BATCH, TIME))),
     "clipped": Loss(clipped, states(labels(BATCH, TIME), *POLICY)),
     "with entropy": Loss(with_entropy, states(labels(BATCH, TIME), *POLICY)),
     "preferred": Loss(preferred, states(labels(BATCH, TIME), OLD, POLICY[2] > 0)),
