@@ -399,11 +399,11 @@ BEYOND_TABLE = Message(
     "{call}: places from {first:.0f} to {last:.0f} are beyond a table of {size}",
     "clamp the places to the table; eager raises there, too",
 )
-PROBABILITIES_AS_LABELS = Message(
+TARGETS_OF_OTHER_SHAPES = Message(
     "OP439",
     "operation",
-    "{call}: is supported for labels that are integers, of scores that are floats",
-    "write it as -(probabilities * scores.log_softmax(-1)).sum(-1)",
+    "{call}: is supported for floats, with a target of as many axes",
+    "expand the target to the shape of the scores",
 )
 POSITIONS_WRITTEN = Message(
     "OP440",

@@ -25,6 +25,7 @@ SHIFT_FREE = (
     *mask.CHOSEN_BY_TRUTH,
     *exponentials.TAKEN_APART,
     *exponentials.EXPONENTS,
+    scalar.shifts_cancel,
     quotients.quotients_add,
     *DIVISORS_OUT,
     *quotients.CANCELLED,

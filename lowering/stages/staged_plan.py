@@ -85,11 +85,17 @@ def has_room(plan: Plan, sizes: Mapping[str, int], needed: float) -> bool:
 
     sizes: values of symbols, with which all is stored at once.
     """
+    if (held := held_in_parts(plan)) is not None:
+        return held <= PARTS_AND_SUMS * max(MAX_STORED_BYTES, needed)
     found = staged(plan)
-    if found is None or found.parts is None:
-        between = (plan if found is None else found.plan).parts
-        return sum(_bytes(t, sizes) for t in between) <= max(MAX_STORED_BYTES, needed)
-    return _held(found) <= PARTS_AND_SUMS * max(MAX_STORED_BYTES, needed)
+    between = (plan if found is None else found.plan).parts
+    return sum(_bytes(t, sizes) for t in between) <= max(MAX_STORED_BYTES, needed)
+
+
+def held_in_parts(plan: Plan) -> float | None:
+    """Bytes in memory, beside inputs and results, while a plan runs in parts of a dim; None where it does not."""
+    found = staged(plan)
+    return None if found is None or found.parts is None else _held(found)
 
 
 def _held(what: Staged) -> float:

@@ -28,6 +28,7 @@ from ..lowering.analysis.read_places import places_read
 from ..lowering.plan.queries import roots
 from ..lowering.plan.records import Kernel, Plan
 from ..lowering.plan.thresholds import MAX_STORED_BYTES
+from ..lowering.stages.staged_plan import held_in_parts
 
 STORES_TOO_MUCH = "the kernels would store more between them than the original calls make"
 Mode = TypeVar("Mode", TorchDispatchMode, FlopCounterMode)
@@ -135,12 +136,16 @@ def _meta_size(meta: Meta, sizes: Mapping[str, int]) -> int:
 
 
 def stores_too_much(plan: Plan, program: Program, sizes: Mapping[str, int]) -> bool:
-    """Whether what the plan's kernels store for each other is more than all that the original calls make."""
+    """Whether what the plan's kernels store for each other at a time is more than all that the original calls make."""
     parts = plan.parts
     if not parts:
         return False
     try:
-        return sum(_size(part, sizes) for part in parts) > max(MAX_STORED_BYTES, sum(made_bytes(program, sizes)))
+        most = max(MAX_STORED_BYTES, sum(made_bytes(program, sizes)))
+        if sum(_size(part, sizes) for part in parts) <= most:
+            return False
+        held = held_in_parts(plan)
+        return held is None or held > most
     except UnknownSize:
         return False
 

@@ -15,9 +15,9 @@ from torch import fx
 from ..errors import Refusal
 from ..graph.nodes import value_of_node, where_of
 from ..graph.op_kinds import name_of
-from ..graph.survey import Survey, in_order
+from ..graph.survey import Survey, in_order, reduced
 from ..lowering.executors import has_hopper_form
-from ..regions.copies import without_joins
+from ..regions.copies import with_cheap_inputs, without_joins
 from ..regions.refusals import refusal_to_move
 from ..regions.region import Region
 from ..translate.translate import pulled
@@ -69,6 +69,18 @@ def _reason(node: fx.Node, region: Region) -> str:
     except Exception:  # Tracing a part of a graph may raise anything. The region then stays refused.
         return ""
     return ""
+
+
+def to_reductions(region: Region, s: Survey) -> Region | None:
+    """A region of one product without what reads the product's reductions; None where there is nothing behind them."""
+    found = reduced(region.anchor, s) if region.one_product else None
+    if found is None or found.nodes >= region.owned:
+        return None
+    if any(s.kind[n] in ("contraction", "layer") for n in region.owned - found.nodes):
+        return None
+    outputs = tuple(n for n in in_order(found.nodes, s)[0] if not found.nodes.issuperset(n.users))
+    narrow = replace(with_cheap_inputs(found.nodes, outputs, region.anchor, s), one_product=True)
+    return narrow if refusal_to_move(narrow, s) is None else None
 
 
 def leave_joins_outside(region: Region, context: FusionContext) -> tuple[Region, list[str]]:

@@ -81,7 +81,7 @@ def axes_through(node: fx.Node, known: KnownAxes) -> Axes | None:
         return None
     axes = known[sources[0]]
     if has_trait(node, PERMUTATIONS):
-        order = _permutation(node, sources[0])
+        order = permutation(node, sources[0])
         return None if order is None else tuple(axes[k] for k in order)
     if has_trait(node, Trait.KEEPS_ORDER) or (name_of(node) == "getitem" and len(axes) != len(sizes)):
         return regroup(axes, sizes)
@@ -95,7 +95,8 @@ def _pointwise_axes(sources: list[fx.Node], known: KnownAxes, sizes: Sequence[Ax
     """Those of the operand that has the result's shape; of several others, axis by axis."""
     alike = next((n for n in sources if _sizes(n) == sizes), None)
     if alike is None and len(sources) > 1:
-        return _broadcast_axes(sources, known, sizes)
+        narrower = any(len(known[n]) > len(sizes) for n in sources)  # a loss of scores and targets
+        return None if narrower else _broadcast_axes(sources, known, sizes)
     alike = alike or sources[0]
     return tuple(map(_resized, known[alike], _sizes(alike), sizes)) if len(known[alike]) == len(sizes) else None
 
@@ -309,7 +310,7 @@ def has_default_window(arguments: Mapping[str, object]) -> bool:
 # Permutations ---------------------------------------------------------------------------------------------------------
 
 
-def _permutation(node: fx.Node, source: fx.Node) -> list[int] | None:
+def permutation(node: fx.Node, source: fx.Node) -> list[int] | None:
     """Which axis of the source each axis of the result is."""
     rank = len(_sizes(source))
     given = [*node.args[1:], *node.kwargs.values()]

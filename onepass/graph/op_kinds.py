@@ -112,6 +112,7 @@ ATEN: tuple[AtenOperation, ...] = (
     _row("reduction", "max", Trait.SOFTMAX_STEP),
     _row("reduction", "cross_entropy_loss cross_entropy"),
     _row("reduction", "nll_loss nll_loss_nd nll_loss_forward"),
+    *_rows("reduction", "kl_div binary_cross_entropy_with_logits"),
     *_rows("reduction", "amin mean", Trait.MAKES_DISTANCES),
     *_rows("reduction", "min sum prod any all"),
     *_rows("reduction", "argmax argmin", Trait.GIVES_POSITIONS),
@@ -141,6 +142,7 @@ ATEN: tuple[AtenOperation, ...] = (
     _row("view", "getitem", Trait.PICKS | Trait.GATHERS),
     _row("view", "select", Trait.PICKS),
     _row("view", "diagonal linalg_diagonal", Trait.PICKS_ELEMENTS),
+    _row("view", "diag", Trait.PICKS_ELEMENTS | Trait.COPIES),
     *_rows("view", "slice narrow split split_with_sizes chunk unbind unfold"),
     # Pointwise. `__eq__` and its kin are what some releases of Dynamo make of a comparison of two tensors.
     _row("pointwise", "mul", Trait.ARITHMETIC | Trait.SCALES),
@@ -353,6 +355,8 @@ def kind_of(node: fx.Node) -> str:
         return "other"
     if name == "getitem" and node.target is operator.getitem and _has_nodes(node.args[1]):
         return "other"
+    if name == "diag" and len(_texts_of_sizes(node)) != 1:
+        return "other"  # the matrix that has a vector as its diagonal
     if name in ("max", "min") and _has_nodes([*node.args[1:2], node.kwargs.get("other")]):
         return "pointwise"  # the larger of two tensors
     return "other" if Trait.AT_POSITIONS in operation_named(name).traits and not _is_at_extrema(node) else kind

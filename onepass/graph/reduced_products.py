@@ -55,6 +55,7 @@ def reduced_product(product: fx.Node, kind: Kinds, elements: Callable[[fx.Node],
         elif reads_wide:
             return None
     inside = _needed(reached, wide)
+    inside |= _dropped_axes(inside - wide, kind)
     escapes = any(user not in inside for n in wide for user in n.users)
     return None if escapes or inside == wide else ReducedProduct(product, frozenset(inside), frozenset(wide))
 
@@ -95,6 +96,20 @@ def _needed(reached: list[fx.Node], wide: set[fx.Node]) -> set[fx.Node]:
         inside.update(new)
         waiting += new
     return inside | {user for n in inside if _has_items(n) for user in n.users}
+
+
+def _dropped_axes(narrow: Iterable[fx.Node], kind: Kinds) -> set[fx.Node]:
+    """The views that have all elements of a narrow node without its last axis, of one place, if nothing else reads it.
+    """
+    only = ((next(iter(n.users)), n) for n in narrow if len(n.users) == 1)
+    return {user for user, n in only if kind(user) == "view" and _drops_an_axis(user, n)}
+
+
+def _drops_an_axis(node: fx.Node, narrow: fx.Node) -> bool:
+    made, read = value_of_node(node), value_of_node(narrow)
+    if not isinstance(made, torch.Tensor) or not isinstance(read, torch.Tensor):
+        return False
+    return made.ndim == read.ndim - 1 and read.shape[-1] == 1 and made.shape == read.shape[:-1]
 
 
 def _has_items(node: fx.Node) -> bool:

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable
+from math import prod
 
 import torch
 from torch import fx
 
+from ..graph import reduced_products
 from ..graph.grad_modes import recording
 from ..graph.mutations import use_in_place_names
 from ..graph.nodes import value_of_node
 from ..graph.op_kinds import Trait, changes_in_place, has_trait, is_aten, kind_of, name_of, reshapes_in_place
-from ..graph.survey import Survey, shape, survey
+from ..graph.survey import Survey, hinted, shape, survey
 from .index_assignment import IndexedAxis, call_with_value, index_mask, indexed_axes
 
 MAKES_NEW_MEMORY = ("contraction", "pointwise", "creation", "layer", "reduction")
@@ -97,8 +99,16 @@ def _may_replace(node: fx.Node, target: fx.Node, s: Survey) -> bool:
 
 
 def _is_of_a_region(target: fx.Node, s: Survey) -> bool:
-    """Whether the value comes from a contraction, or from numbers alone, as masks do."""
-    return bool(s.plain[target] or s.reduced[target] or s.free[target])
+    """Whether the value comes from a contraction, or from numbers alone, as masks do; or from a large layer."""
+    return bool(s.plain[target] or s.reduced[target] or s.free[target]) or _is_of_a_large_layer(target, s)
+
+
+def _is_of_a_large_layer(target: fx.Node, s: Survey) -> bool:
+    """Whether the value is a layer's, element by element, that is a product if nothing but reductions is read of it.
+    Example: scores that are divided by a temperature in place."""
+    while s.kind[target] in ("view", "cast", "pointwise") and len(target.all_input_nodes) == 1:
+        (target,) = target.all_input_nodes
+    return s.kind[target] == "layer" and prod(hinted(value_of_node(target))) >= reduced_products.LEAST_ELEMENTS
 
 
 def _copy_value(target: fx.Node, node: fx.Node) -> None:

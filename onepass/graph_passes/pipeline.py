@@ -24,13 +24,14 @@ from ..graph.op_kinds import Trait, has_trait
 from ..graph.random_calls import draw_seeds, remove_seeds
 from ..graph.survey import SOURCE, bodies, source_name
 from ..lowering.source_folder import debug_folder, keep_stage
+from ..regions.layer_rows import flatten_rows
 from ..regions.placement import InputPairs
 from ..report.records import Refused, Report
 from .float_inputs import replace_float_inputs
 from .functionalize import functionalize
 from .index_assignment import assign_behind_views
 from .move_scalars import move_scalars
-from .reduced_dims import flatten_rows, reduce_over_last_dims, split_extrema
+from .reduced_dims import reduce_over_last_dims, split_extrema
 from .replace import Rewriting, find, inline, replace_regions
 from .size_calls import replace_size_calls
 from .specialize_sizes import guard_block_lengths
@@ -116,7 +117,7 @@ PASSES = (
         "flatten_rows",
         Stage.PREPARE,
         _of_graph(flatten_rows),
-        "rows of several axes are one axis in front of a layer, where they are behind it",
+        "a layer of which reductions are read has rows of one axis, and only those that are read",
     ),
     FxPass(
         "reduced_dims",

@@ -1,5 +1,4 @@
-"""Rewrites reductions by their dims: extrema of scores over several dims, a softmax over another than the last, and
-rows of several axes that become one behind a layer.
+"""Rewrites reductions by their dims: extrema of scores over several dims, a softmax over another than the last.
 
 The largest score of each head is the largest of its rows' largest scores, which the kernel of the attention knows:
 `s.amax((-2, -1))` is rewritten as `s.amax(-1, True).amax((-2, -1))`. In ATen graphs that are left to Inductor, the
@@ -42,56 +41,6 @@ def split_extrema(graph: fx.Graph) -> None:
                 inner = graph.call_function(target, (source, [-1], True))
             inner.meta = {**node.meta, "example_value": target(value_of_node(source), [-1], True)}
             node.replace_input_with(source, inner)
-
-
-def flatten_rows(graph: fx.Graph) -> None:
-    """Moves what makes one axis of all but the last in front of a layer, from behind it: it is one product then.
-
-    Example: `F.linear(h, w).float().view(-1, n)`, as before a cross entropy, is `F.linear(h.reshape(-1, d), w)` of the
-    same type.
-    """
-    for layer in list(graph.nodes):
-        chain = _flattened_behind(layer) if _is_layer(layer) else []
-        if not chain:
-            continue
-        *inside, view = chain
-        rows, width = layer.args[0], value_of_node(layer.args[0]).shape[-1]
-        with graph.inserting_before(layer):
-            flat = graph.call_method("reshape", (rows, -1, width))
-        flat.meta = {**layer.meta, "example_value": value_of_node(rows).flatten(0, -2)}
-        layer.args = (flat, *layer.args[1:])
-        for node in (layer, *inside):
-            node.meta["example_value"] = value_of_node(node).flatten(0, -2)
-        view.replace_all_uses_with(inside[-1] if inside else layer)
-        graph.erase_node(view)
-
-
-def _is_layer(node: fx.Node) -> bool:
-    """Whether the node multiplies rows of several axes by one matrix."""
-    if name_of(node) not in ("linear", "matmul") or len(node.args) < 2 or node.kwargs:
-        return False
-    rows, matrix = (value_of_node(n) if isinstance(n, fx.Node) else None for n in node.args[:2])
-    if not isinstance(rows, torch.Tensor) or not isinstance(matrix, torch.Tensor):
-        return False
-    return rows.ndim > 2 and matrix.ndim == 2 and isinstance(rows.shape[-1], int)
-
-
-def _flattened_behind(node: fx.Node) -> list[fx.Node]:
-    """What reads a node element by element, one after the other, up to a view of all axes but the last as one; nothing
-    if something else reads one of them."""
-    chain: list[fx.Node] = []
-    value = value_of_node(node)
-    while len(node.users) == 1 and len(chain) < MAX_NODES_OF_SCORES:
-        (node,) = node.users
-        found = value_of_node(node)
-        if not isinstance(found, torch.Tensor) or len(node.all_input_nodes) != 1:
-            return []
-        chain.append(node)
-        if kind_of(node) == "view" and found.ndim == 2 and found.shape[-1] == value.shape[-1]:
-            return chain
-        if kind_of(node) not in ("cast", "pointwise") or found.shape != value.shape:
-            return []
-    return []
 
 
 def _is_over_several(node: fx.Node) -> bool:

@@ -25,7 +25,7 @@ from ..errors import ProgramError, Refusal
 from ..fusion.compare_plans import FusionContext, ReadCounts
 from ..fusion.estimates import size_hints
 from ..fusion.fuse import fuse
-from ..fusion.shrink_region import without_refused_nodes
+from ..fusion.shrink_region import to_reductions, without_refused_nodes
 from ..graph.grad_modes import recording
 from ..graph.nodes import layer_of, value_of_node, where_of
 from ..graph.op_kinds import name_of
@@ -234,6 +234,10 @@ class Replacement:
         wide, answer = _fused(region, context("training"))
         if is_derived(answer, gradients_needed(wide, self._records)):
             return wide, answer
+        if (narrow := to_reductions(region, self.survey)) is not None:
+            wide, answer = _fused(narrow, context("training"))
+            if is_derived(answer, gradients_needed(wide, self._records)):
+                return wide, answer
         return _fused(region, context("never"))
 
     def _with_derivatives(self, region: Region, answer: Fused) -> Fused:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,6 +20,7 @@ from .. import messages
 from ..egraph.terms.affine import affine, bounds
 from ..egraph.terms.index_simplify import negate, simplify_node
 from ..egraph.terms.ops import INTEGER_RANGES, OPS, cast, const, infinite_beyond, make
+from ..egraph.terms.positions import at_position
 from ..egraph.terms.sizes import Size, product, resolve
 from ..egraph.terms.term import Dim, Term
 from ..egraph.terms.traversal import all_dims, subterms
@@ -324,6 +327,22 @@ def is_whole(x: Term) -> bool:
         return is_integer(x.args[0].dtype) and x.dtype in ("float32", "float64")
     summed = x.op in ("mul", "add", "sub") or (x.op == "reduce" and x.attrs[0] == "sum")
     return summed and all(map(is_whole, x.args))
+
+
+def picked(values: Term, dim: Dim, position: Term) -> Term:
+    """The element at a position of what has the dim.
+
+    What is the same for all of the dim is subtracted behind, together: a row's largest score and the logarithm beside
+    it are a logarithm of a sum, whose gradient asks for no largest score. That holds for positions within the dim.
+    """
+    if values.op == "cast" and dim in values.dims:
+        return make("cast", (picked(values.args[0], dim, position),), values.attrs)
+    same: list[Term] = []
+    while values.op == "sub" and dim not in values.args[1].dims:
+        values, subtracted = values.args
+        same.insert(0, subtracted)
+    found = at_position(values, dim, position)
+    return found - reduce(add, same) if same else found
 
 
 def element(value: TensorValue, index: Index, dtype: str | None = None) -> Term:

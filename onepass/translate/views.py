@@ -12,12 +12,23 @@ from .. import messages
 from ..egraph.terms.affine import bounds
 from ..egraph.terms.index_simplify import floordiv, mod
 from ..egraph.terms.ops import const, iota
-from ..egraph.terms.positions import at_position
 from ..egraph.terms.sizes import Size, of_whole_blocks, product, term_of
 from ..egraph.terms.term import Term
 from ..egraph.terms.traversal import reduces, tensors
 from ..graph.program import Meta
-from .registry import INTEGERS, Handlers, Index, OperatorCall, TensorValue, apply, choose, convert, same_size, spread
+from .registry import (
+    INTEGERS,
+    Handlers,
+    Index,
+    OperatorCall,
+    TensorValue,
+    apply,
+    choose,
+    convert,
+    picked,
+    same_size,
+    spread,
+)
 
 handles = Handlers()
 
@@ -187,11 +198,11 @@ def shifted(
     return call.value(pull, meta)
 
 
-@handles("aten.diagonal.default", "aten.linalg_diagonal.default")
+@handles("aten.diagonal.default", "aten.linalg_diagonal.default", "aten.diag.default")
 def diagonal(call: OperatorCall) -> TensorValue:
-    """x[..., k, k + offset]: one axis instead of two."""
-    source, offset = call.get("self") or call["A"], call["offset"]
-    one, other = source.axis(call["dim1"]), source.axis(call["dim2"])
+    """x[..., k, k + offset]: one axis instead of two. In regions, `diag` is of a matrix."""
+    source, offset = call.get("self") or call["A"], call.get("offset", call.get("diagonal"))
+    one, other = source.axis(call.get("dim1", 0)), source.axis(call.get("dim2", 1))
 
     def move(index):
         rest, place = list(index[:-1]), index[-1]
@@ -321,7 +332,7 @@ def gather(call: OperatorCall) -> TensorValue:
         row = source.at(_replaced(index, axis, iota(binder))) if positions.shape[axis] == 1 else None
         if row is None or not tensors(positions.at(index)) or not any(binder in r.dims for r in reduces(row)):
             return source.at(_replaced(index, axis, positions.at(index)))
-        return at_position(row, binder, convert(positions.at(index), "int64"))
+        return picked(row, binder, convert(positions.at(index), "int64"))
 
     return call.value(pull)
 

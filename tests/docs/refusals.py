@@ -194,7 +194,7 @@ PROGRAMS = {
         "F.scaled_dot_product_attention(q.repeat(1, 2, 1, 1), k, v[:, :1], enable_gqa=True)", "q k v"
     ),
     messages.BEYOND_TABLE: operation("x[torch.arange(20)]"),
-    messages.PROBABILITIES_AS_LABELS: operation("F.cross_entropy(x, x)"),
+    messages.TARGETS_OF_OTHER_SHAPES: operation("F.kl_div(x, x[0])"),
     messages.NOT_DERIVED: Program(
         "def f(q, k, v):\n    scores = torch.sigmoid(q @ k.mT)\n    return scores / scores.amax(-1, keepdim=True) @ v",
         gradients=True,

@@ -31,7 +31,7 @@ ELSEWHERE = {  # passes whose code is not in the module of their name
     "remove_seeds": "onepass/graph/random_calls.py",
     "attach_unrecorded": "onepass/graph/grad_modes.py",
     "called_graphs": "onepass/graph_passes/pipeline.py",
-    "flatten_rows": "onepass/graph_passes/reduced_dims.py",
+    "flatten_rows": "onepass/regions/layer_rows.py",
     "softmax_dims": "onepass/graph_passes/reduced_dims.py",
 }
 PARTS = {"index_assignment": "functionalize"} | dict.fromkeys(

@@ -61,6 +61,50 @@ def test_a_label_that_is_no_class():
     assert np.isinf(found).tolist() == [False, True, False, True, False]
 
 
-def test_probabilities_are_refused():
-    with pytest.raises(Refusal, match="labels that are integers"):
-        value(lambda x, p: F.cross_entropy(x, p), torch.randn(3, 4), torch.rand(3, 4))
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_probabilities(shape, reduction, smoothing, weighted):
+    scores, _, weight = drawn(SHAPES[shape])
+    axis = min(1, scores.ndim - 1)
+    loss = lambda x, p, w: F.cross_entropy(
+        x, p, w if weighted else None, reduction=reduction, label_smoothing=smoothing
+    )
+    probabilities = torch.randn_like(scores).softmax(axis)
+    found = value(loss, scores, probabilities, weight)
+    np.testing.assert_allclose(found, loss(scores, probabilities, weight), rtol=1e-12)
+
+
+@pytest.mark.parametrize("reduction", ["none", "sum", "mean", "batchmean"])
+@pytest.mark.parametrize("logarithms", [False, True])
+@pytest.mark.parametrize("columns", [7, 1])
+def test_divergence(reduction, logarithms, columns):
+    """Of targets that are 0, too, and of one for all columns."""
+    x, t = torch.randn(5, 7, dtype=torch.float64), torch.rand(5, columns, dtype=torch.float64)
+    t[2], t = 0.0, t.log() if logarithms else t
+    t = t.clamp_min(-20)
+    loss = lambda x, t: F.kl_div(x, t, reduction=reduction, log_target=logarithms)
+    np.testing.assert_allclose(value(loss, x, t), loss(x, t), rtol=1e-12)
+
+
+@pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
+@pytest.mark.parametrize("weight", [None, (7,), (5, 1), (5, 7)])
+@pytest.mark.parametrize("positive", [None, (7,), (1,)])
+def test_binary_cross_entropy(reduction, weight, positive):
+    """Of scores up to 1e3, where an exponential of one is infinite."""
+    x, t = 300 * torch.randn(5, 7, dtype=torch.float64), torch.rand(5, 7, dtype=torch.float64)
+    more = [None if shape is None else torch.rand(shape, dtype=torch.float64) for shape in (weight, positive)]
+    given = [x, t, *(one for one in more if one is not None)]
+
+    def loss(x, t, *rest):
+        rest = iter(rest)
+        w, p = (None if one is None else next(rest) for one in more)
+        return F.binary_cross_entropy_with_logits(x, t, w, reduction=reduction, pos_weight=p)
+
+    np.testing.assert_allclose(value(loss, *given), loss(*given), rtol=1e-12)
+
+
+def test_targets_of_fewer_axes_are_refused():
+    with pytest.raises(Refusal, match="as many axes"):
+        value(lambda x, t: F.kl_div(x, t), torch.randn(3, 4), torch.rand(4))
