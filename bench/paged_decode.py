@@ -3,7 +3,7 @@
 `python bench/paged_decode.py --out results.csv [--lengths skewed "as many, even"]`. Each sequence has its own pages, in
 random order over the cache. A table's last entries are behind the length of its sequence. Results are compared with
 float64. Milliseconds are medians with a cold L2 cache; GB/s count the keys and values of all lengths once, and nothing
-else.
+else. FlashInfer takes part where it is installed.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import statistics
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -24,6 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import onepass
+from bench import flashinfer_peer
 from onepass.bench.results import write_rows
 from onepass.bench.timing import Call, ContestantResult, in_turns, said
 
@@ -67,13 +69,17 @@ def paged_sdpa(q: Tensor, kc: Tensor, vc: Tensor, table: Tensor, lengths: Tensor
 
 @dataclass(frozen=True)
 class Contestant:
-    """A program of a paged or a contiguous cache, and how it is compiled: a backend and its options, or not at all."""
+    """A program of a paged or a contiguous cache, and how it is compiled: a backend and its options, or not at all.
+
+    planned: the function makes a call of its own for these tensors.
+    """
 
     name: str
-    function: Callable[..., Tensor]
+    function: Callable
     backend: Callable | str | None = None
     options: dict | None = None
     contiguous: bool = False
+    planned: bool = False
 
 
 CONTESTANTS = (
@@ -84,6 +90,11 @@ CONTESTANTS = (
     Contestant("torch.compile, sdpa", paged_sdpa, "inductor"),
     Contestant("eager, sdpa", paged_sdpa),
 )
+if flashinfer_peer.available():
+    CONTESTANTS += (
+        Contestant("FlashInfer", flashinfer_peer.decode, planned=True),
+        Contestant("FlashInfer, no tensor cores", partial(flashinfer_peer.decode, tensor_cores=False), planned=True),
+    )
 
 
 @dataclass(frozen=True)
@@ -122,6 +133,8 @@ class Cache:
 
 def compiled(contestant: Contestant, given: tuple[Tensor, ...]) -> Call:
     made = contestant.function
+    if contestant.planned:
+        return made(*given)
     if contestant.backend is not None:
         made = torch.compile(made, backend=contestant.backend, options=contestant.options, dynamic=False)
     for _ in range(3):

@@ -1,10 +1,10 @@
 """Decoding programs of a server on one GPU, in plain PyTorch: how near each is to the speed of a copy.
 
 `python bench/serving_programs.py --out results.csv [--programs pages "int8 pages"]`. Each program is captured as a
-graph of CUDA. Milliseconds are medians with a cold L2 cache. Bytes are what has to be read: the keys and values of all
-lengths, in the type in which they are stored. "of copy" is bytes per second beside a copy of 1 GiB, whose bytes are
-counted when read and when written. "of read" is the time in which torch finds the largest of as many bytes, beside the
-program's: a call that only reads them, with the same cache. Results of the first sequences are compared with float64.
+graph of CUDA. Milliseconds are medians with a cold L2 cache. Bytes are what has to be read: keys and values of all
+lengths, as they are stored. "of copy": bytes per second beside a copy of 1 GiB, read and written. "of read": the time
+in which torch finds the largest of as many bytes, beside the program's, with the same cache. First sequences are
+compared with float64. FlashInfer runs "pages" and "latents" too, where it is installed.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import statistics
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -23,9 +24,10 @@ import torch
 from torch import Tensor
 
 import onepass
+from bench import flashinfer_peer
 from bench.paged_decode import CHECKED, captured
 from onepass.bench.results import write_rows
-from onepass.bench.timing import ContestantResult, in_turns, said
+from onepass.bench.timing import Call, ContestantResult, in_turns, said
 
 SEQUENCES, HEADS, KEY_HEADS, WIDTH, KEYS, SLOTS = 32, 32, 8, 128, 4096, 64
 LATENT, ROTATED = 512, 64
@@ -38,13 +40,17 @@ FIELDS = (
 
 @dataclass(frozen=True)
 class Program:
-    """A function and its tensors. batched: which of them have an axis of sequences in front; bytes: what is read."""
+    """A function and its tensors. batched: which of them have an axis of sequences in front; bytes: what is read.
+
+    peer: makes a call of FlashInfer's that does the same.
+    """
 
     function: Callable[..., Tensor]
     given: tuple[Tensor, ...]
     batched: tuple[bool, ...]
     bytes: int
     flops: int = 0
+    peer: Callable[[], Call] | None = None
 
     def right(self) -> Tensor:
         """What float64 gives for the first sequences."""
@@ -142,7 +148,8 @@ def of_pages(function, cache: Callable[..., Tensor], *more: Tensor, queries: int
     given = (drawn(SEQUENCES, HEADS, queries, WIDTH), kc, vc, table, lengths, *more)
     flops = 4 * HEADS * WIDTH * queries * int(lengths.sum())
     batched = (True, False, False, True, True, *(False for _ in more))
-    return Program(function, given, batched, int(2 * int(lengths.sum()) * row * read), flops)
+    peer = partial(flashinfer_peer.decode, *given) if function is paged and queries == 1 else None
+    return Program(function, given, batched, int(2 * int(lengths.sum()) * row * read), flops, peer)
 
 
 def whole_numbers(*shape: int) -> Tensor:
@@ -182,7 +189,9 @@ def of_latents(function, heads: int) -> Program:
     flops = 2 * SEQUENCES * heads * KEYS * (2 * LATENT + ROTATED)
     read = 2 * (c.numel() + keys.numel())
     if function is latent:
-        return Program(latent, (drawn(SEQUENCES, heads, 1, LATENT) / 8, rotated, c, keys), (True,) * 4, read, flops)
+        given = (drawn(SEQUENCES, heads, 1, LATENT) / 8, rotated, c, keys)
+        peer = partial(flashinfer_peer.decode_latents, *given, slots=SLOTS, scale=(WIDTH + ROTATED) ** -0.5)
+        return Program(latent, given, (True,) * 4, read, flops, peer)
     made = [drawn(heads, WIDTH, LATENT) / 16 for _ in range(2)]
     given = (drawn(SEQUENCES, heads, 1, WIDTH), rotated, c, keys, *made)
     return Program(absorbed, given, (True,) * 4 + (False,) * 2, read, flops)
@@ -216,25 +225,44 @@ def copy_speed() -> float:
     return 2 * source.numel() / statistics.median(times) * 1e3
 
 
-def measured(name: str, copy: float) -> dict[str, object]:
+def compiled(program: Program) -> Call:
+    """The program by onepass, as a graph of CUDA."""
+    made = torch.compile(program.function, backend=onepass.onepass_backend, dynamic=False)
+    for _ in range(3):
+        made(*program.given)
+    return captured(lambda: made(*program.given))
+
+
+def measured(name: str, copy: float) -> list[dict[str, object]]:
+    """A row for onepass, and one for FlashInfer where both it and the program are there. An error is in its row."""
     torch._dynamo.reset()
     try:
         program = PROGRAMS[name]()
-        made = torch.compile(program.function, backend=onepass.onepass_backend, dynamic=False)
-        for _ in range(3):
-            made(*program.given)
-        replay = captured(lambda: made(*program.given))
-        right, found = program.right(), replay()[:CHECKED].double()
-        as_many = torch.zeros(program.bytes // 4, dtype=torch.int32, device="cuda")
-        calls = {name: replay, "read": captured(lambda: torch.max(as_many))}
-        times = in_turns(calls, ROUNDS, {each: ContestantResult() for each in calls})
-        milliseconds, read = (statistics.median(times[each]) for each in calls)
+        right = program.right()
     except Exception as error:
-        return {"program": name, "where": said(error)}
+        return [{"program": name, "where": said(error)}]
+    ways = {name: lambda: compiled(program)}
+    if program.peer is not None and flashinfer_peer.available():
+        ways[f"{name}, FlashInfer"] = lambda: captured(program.peer())
+    rows = []
+    for key, way in ways.items():
+        try:
+            rows.append({"program": key} | _measured_call(way(), program, right, copy))
+        except Exception as error:
+            rows.append({"program": key, "where": said(error)})
+    regions = [region.ran for report in onepass.reports()[-1:] for region in report.regions]
+    rows[0].setdefault("how", ", ".join(regions))
+    return rows
+
+
+def _measured_call(replay: Call, program: Program, right: Tensor, copy: float) -> dict[str, object]:
+    found = replay()[:CHECKED].double()
+    as_many = torch.zeros(program.bytes // 4, dtype=torch.int32, device="cuda")
+    calls = {"program": replay, "read": captured(lambda: torch.max(as_many))}
+    times = in_turns(calls, ROUNDS, {each: ContestantResult() for each in calls})
+    milliseconds, read = (statistics.median(times[each]) for each in calls)
     speed = program.bytes / milliseconds * 1e3
-    how = ", ".join(region.ran for report in onepass.reports()[-1:] for region in report.regions)
     return {
-        "program": name,
         "milliseconds": milliseconds,
         "gigabytes": program.bytes / 1e9,
         "terabytes_per_second": speed / 1e12,
@@ -242,7 +270,6 @@ def measured(name: str, copy: float) -> dict[str, object]:
         "of_read": read / milliseconds,
         "teraflops": program.flops / milliseconds / 1e9,
         "error": float((found - right).abs().max() / right.abs().max()),
-        "how": how,
         "where": torch.cuda.get_device_name(),
     }
 
@@ -257,9 +284,10 @@ def main() -> None:
     copy, rows = copy_speed(), []
     print(f"a copy: {copy / 1e12:.2f} TB/s", flush=True)
     for name in asked.programs:
-        rows.append(row := measured(name, copy))
-        numbers = [f"{field} {row[field]:.3g}" for field in FIELDS[1:8] if field in row]
-        print(f"{name:32}", *(numbers or [row["where"]]), row.get("how", ""), flush=True)
+        for row in measured(name, copy):
+            rows.append(row)
+            numbers = [f"{field} {row[field]:.3g}" for field in FIELDS[1:8] if field in row]
+            print(f"{row['program']:32}", *(numbers or [row["where"]]), row.get("how", ""), flush=True)
     if asked.out is not None:
         write_rows(asked.out, FIELDS, rows)
 

@@ -211,7 +211,8 @@ def split_multiple(x: Term, divisor: int) -> tuple[Term, Term]:
 def compare(op: str, left: Term, right: Term) -> Term:
     """left ≤ right, left < right or left = right ("le", "lt", "eq") of integer terms, in normal form.
 
-    A literal if the bounds decide it. Else a < b becomes a + 1 ≤ b, and no atom is on both sides.
+    A literal if the bounds decide it. Else a < b becomes a + 1 ≤ b, and no atom is on both sides. It stays where both
+    sides read memory: either may hold the last number of its type.
     """
     form = combine(affine(left), affine(right), -1)
     if op == "lt":
@@ -238,6 +239,8 @@ def _balanced(op: str, form: Affine) -> Term:
     negative = {a: -c for a, c in coefficients.items() if c < 0}
     if op == "eq" and repr(to_term((positive, 0))) > repr(to_term((negative, 0))):
         positive, negative, constant = negative, positive, -constant
+    if op == "le" and constant == 1 and _loads(positive) and _loads(negative):
+        return make("lt", (to_term((positive, 0)), to_term((negative, 0))))
     on_the_left = constant > 0
     if constant and _loads(positive) != _loads(negative):  # a sum with loaded data may overflow
         on_the_left = _loads(negative)

@@ -60,9 +60,9 @@ def _extremum(op: str, x: Term, y: Term) -> Term:
 
 def _without_abs(p: Term) -> Term:
     """|x| ≤ y as -y ≤ x ∧ x ≤ y: loop limits can be read from two affine comparisons, not from one of |x|."""
-    if p.op == "le" and p.args[0].op == "abs":
+    if p.op in ("le", "lt") and p.args[0].op == "abs":
         x, y = p.args[0].args[0], p.args[1]
-        return make("and", (compare("le", to_term(affine(-y)), x), compare("le", x, y)))
+        return make("and", (compare(p.op, to_term(affine(-y)), x), compare(p.op, x, y)))
     return p
 
 
@@ -234,6 +234,6 @@ def negate(p: Term) -> Term:
         return const(not p.attrs[0])
     if p.op == "not":
         return p.args[0]
-    if p.op == "le" and p.args[0].dtype == "int64" == p.args[1].dtype:
-        return compare("lt", p.args[1], p.args[0])
+    if p.op in ("le", "lt") and p.args[0].dtype == "int64" == p.args[1].dtype:
+        return compare("lt" if p.op == "le" else "le", p.args[1], p.args[0])
     return make("not", (p,))

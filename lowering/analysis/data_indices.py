@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
 from ...egraph.terms.affine import affine, bounds, compare
-from ...egraph.terms.ops import const, make, maximum, minimum
+from ...egraph.terms.ops import const, make, maximum, minimum, where
 from ...egraph.terms.sizes import Size, term_of
 from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import rebuild, subterms
@@ -70,6 +70,38 @@ def at_nearest_places(term: Term) -> Term:
 def _nearest(index: Term, size: Size) -> Term:
     """The place of an axis that is nearest to an index."""
     return minimum(maximum(index, const(0)), term_of(size) - const(1))
+
+
+def read_where_chosen(term: Term) -> Term:
+    """The term, in which an index that memory holds is 0 where a choice by coordinates takes the other arm.
+
+    Nothing is asked of an entry that nobody reads. Example: of tables side by side, each keys[table[b, j // 16]] is one
+    arm; for j beyond its own table the last entry would be looked up, which may be behind a length. Masks are left as
+    they are: their other arm is a number.
+    """
+
+    def change(node: Term, args: tuple[Term, ...]) -> Term:
+        if node.op == "where" and not reads_memory(args[0]) and all(arm.op != "const" for arm in args[1:]):
+            args = (args[0], *(_chosen(arm, args[0], taken) for arm, taken in zip(args[1:], (True, False))))
+        return node if args == node.args else make(node.op, args, node.attrs)
+
+    return rebuild(term, change)
+
+
+def _chosen(arm: Term, condition: Term, taken: bool) -> Term:
+    """The arm with 0 for the indices that memory holds, where the condition takes the other one."""
+
+    def at_zero(index: Term) -> Term:
+        pair = (index, const(0)) if taken else (const(0), index)
+        return where(condition, *pair) if reads_memory(index) else index
+
+    def change(node: Term, args: tuple[Term, ...]) -> Term:
+        if node.op == "load":
+            args = tuple(map(at_zero, args))
+        return node if args == node.args else make(node.op, args, node.attrs)
+
+    binds = any(n.op == "reduce" and n.attrs[1] in condition.dims for n in subterms(arm))
+    return arm if binds else rebuild(arm, change)
 
 
 def reads_memory(index: Term) -> bool:

@@ -273,14 +273,14 @@ class TileWriter(Tiles):
         """Conditions on the elements of a load in a loop."""
         if self.loop not in self.tile_dims:  # one element for the whole tile, of which a guard may drop all
             return [*map(self.value, conditions)]
-        whole = [c for c in conditions if self._is_one_in_a_tile(c)]
+        whole = [c for c in conditions if self._is_one_in_a_tile(c) or not self.value(c).dims]
         values = [self._of_all_columns(whole)] if whole else []
         values += [self.value(c) for c in conditions if c not in whole]
         return [self.readable, *([self.reached] if conditions else []), *values]
 
     def _of_all_columns(self, conditions: Sequence[Term]) -> TileValue:
-        """Conditions that hold for all columns of the loop's tile or for none, as those of one place: the interpreter
-        spreads no truth over a tile."""
+        """Conditions that hold for all columns of the loop's tile or for none, as those of one place, or of a table of
+        one entry: the interpreter spreads no truth over a tile."""
         held = self.conjunction(*map(self._first, conditions))
         end = self.call("where", held.text, self.sizes[self.loop], 0)
         return TileValue(f"({self.coordinate(self.loop).text} < {end})", (self.loop,), "bool")

@@ -32,7 +32,7 @@ class TileRange(NamedTuple):
 
 
 def conjuncts(guard: Term, negated: bool = False) -> tuple[Term, ...]:
-    """Predicates whose conjunction is the guard (or its negation); comparisons of integers become le or eq."""
+    """Predicates whose conjunction is the guard (or its negation); comparisons of integers become le, lt or eq."""
     if guard.op == "not":
         return conjuncts(guard.args[0], not negated)
     if guard.op == ("or" if negated else "and"):
@@ -114,7 +114,9 @@ def _order(p: Term, loop: Dim) -> list[tuple[Term, ...]]:
 
 
 def _difference(p: Term) -> Affine:
-    return combine(affine(p.args[0]), affine(p.args[1]), -1)
+    """The form that is at most 0 where the comparison holds, or 0 where it is one for equality."""
+    form = combine(affine(p.args[0]), affine(p.args[1]), -1)
+    return (form[0], form[1] + 1) if p.op == "lt" else form
 
 
 def _at_most_zero(form: Affine) -> Term:
@@ -181,7 +183,7 @@ def as_limit(part: Term, loop: Dim, rows: Dim | None, held: Iterable[Dim]) -> tu
     if loop not in part.dims:
         solved, bound = LimitOfLiteral("upper", ({}, 0), True), where(part, length(loop), const(0))
     else:
-        solved = _solve(_difference(part), loop) if part.op == "le" else None
+        solved = _solve(_difference(part), loop) if part.op in ("le", "lt") else None
         bound = to_term(solved.bound) if solved is not None else None
     if solved is None or loop in bound.dims:
         return None
@@ -293,7 +295,7 @@ def _atom_direction(atom: Term, rows: Dim | None) -> int | None:
         return _direction(atom.args[0], rows)
     if atom.op in ("maximum", "minimum"):
         return _joined(_direction(a, rows) for a in atom.args)
-    if atom.op == "where" and atom.args[0].op == "le" and not any(rows in a.dims for a in atom.args[1:]):
+    if atom.op == "where" and atom.args[0].op in ("le", "lt") and not any(rows in a.dims for a in atom.args[1:]):
         return _choice_direction(atom, rows)
     return None
 

@@ -7,7 +7,7 @@ is stored.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ...egraph.terms.term import Dim, Tensor, Term
@@ -147,7 +147,22 @@ class Loop:
     @property
     def length_is_data(self) -> bool:
         """Whether a tensor says how far the loop goes, as the length of each sequence does."""
-        return any(node.op == "load" for limit in self.limits for node in subterms(limit.bound))
+        return bool(_loads(limit.bound for limit in self.limits))
+
+    @property
+    def hides_places(self) -> bool:
+        """Whether data says which elements are left out, and these have indices that a tensor holds: they may hold
+        anything, as the entries of a page table behind a length do."""
+        guards = () if self.guard is None else (self.guard,)
+        if not _loads((*guards, *(limit.bound for limit in self.limits))):
+            return False
+        values = [value for state in self.accumulators for value in (state.gauge, *state.values) if value is not None]
+        indices = [index for load in _loads(values) for index in load.args]
+        return any(self.dim in load.dims for load in _loads(indices))
+
+
+def _loads(terms: Iterable[Term]) -> list[Term]:
+    return [node for term in terms for node in subterms(term) if node.op == "load"]
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from ...egraph.terms.ops import const, eq, iota, make, mantissa, reduce, rescale
 from ...egraph.terms.printing import show
 from ...egraph.terms.term import FLOATS, Dim, Term
 from ...egraph.terms.traversal import all_dims, every_reduction, factors, rebuild, reduces, substitute, subterms
+from ..analysis.data_indices import read_where_chosen as with_places_where_chosen
 from ..analysis.dim_roles import is_product, nodes_between, product_sides
 from ..analysis.nested_sums import (
     ZERO,
@@ -173,6 +174,11 @@ def _with_loop_outermost(r: Term) -> Term:
 def unroll_short_sums(planning: Planning) -> Planning:
     """A pass: sums over short dims become additions."""
     return planning.with_terms(with_short_sums_unrolled)
+
+
+def read_where_chosen(planning: Planning) -> Planning:
+    """A pass: an entry of a table is looked up only where a choice takes what it leads to."""
+    return planning.with_terms(with_places_where_chosen)
 
 
 def rename_bound_dims(planning: Planning) -> Planning:

@@ -7,7 +7,7 @@ candidates, and never decides what is right. Example: `seconds(kernel, TritonCon
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, inf, prod
@@ -24,7 +24,7 @@ from ..hopper.shared_size import staged
 from ..plan.device import COSTS, H200, NARROW, HopperGpu
 from ..plan.kernel_config import TritonConfig
 from ..plan.queries import nodes
-from ..plan.records import Kernel, Loop
+from ..plan.records import Kernel, Limit, Loop
 from . import pipeline_time
 from .from_loop import Counting, Tile, loop_problem, state_of
 from .pipeline_time import Demand, HopperTiming
@@ -273,19 +273,36 @@ def _idle(d: Demand, timing: TritonTiming, device: HopperGpu) -> float:
 def _steps(kernel: Kernel, loop: Loop, rows: int, columns: int, sizes: tuple) -> tuple[int, ...]:
     known = dict(sizes)
     length, count = resolve(loop.dim.size, known), resolve(kernel.rows.size, known) if kernel.rows else 1
-    starts, tiles = range(0, count, rows), np.arange(-(-length // columns))
-    runs = np.zeros((len(starts), len(tiles)), dtype=bool)
+    starts, most = np.arange(0, count, rows), -(-length // columns)
+    spans = []
     for one in loop.ranges:
-        last, first = np.full(count, length), np.zeros(count, dtype=int)
-        for limits, ends, narrow in ((one.uppers, last, np.minimum), (one.lowers, first, np.maximum)):
-            for limit in limits:
-                if limit.bound.dims <= {kernel.rows} and not any(n.op == "load" for n in subterms(limit.bound)):
-                    bound = evaluate(limit.bound, {}, (kernel.rows,), known)
-                    narrow(ends, np.broadcast_to(bound, ends.shape).astype(int), out=ends)
-        for n, t in enumerate(starts):
-            end, begin = -(-int(last[t : t + rows].max()) // columns), int(first[t : t + rows].min()) // columns
-            runs[n] |= (begin <= tiles) & (tiles < end)
-    return tuple(int(n) * prod(resolve(d.size, known) for d in loop.outer) for n in runs.sum(1))
+        last = _bounds(one.uppers, kernel, known, np.minimum)
+        first = _bounds(one.lowers, kernel, known, np.maximum)
+        ends = np.full(len(starts), length) if last is None else np.maximum.reduceat(np.minimum(last, length), starts)
+        begins = np.zeros(len(starts), int) if first is None else np.minimum.reduceat(np.maximum(first, 0), starts)
+        spans.append((begins // columns, np.clip(-(-ends // columns), 0, most)))
+    if len(spans) == 1:
+        ((begins, ends),) = spans
+        run = np.maximum(ends - begins, 0)
+    else:
+        tiles, each = np.arange(most), [(begins[:, None], ends[:, None]) for begins, ends in spans]
+        run = np.any([(begins <= tiles) & (tiles < ends) for begins, ends in each], axis=0).sum(1)
+    outer = prod(resolve(d.size, known) for d in loop.outer)
+    return tuple((run * outer).tolist())
+
+
+def _bounds(
+    limits: Iterable[Limit], kernel: Kernel, known: Mapping[str, int], narrow: np.ufunc
+) -> np.ndarray | None:
+    """For each row, the limit that these make together; None where none is known before the run."""
+    found: np.ndarray | None = None
+    for limit in limits:
+        if limit.bound.dims <= {kernel.rows} and not any(n.op == "load" for n in subterms(limit.bound)):
+            bound = evaluate(limit.bound, {}, (kernel.rows,), known)
+            count = resolve(kernel.rows.size, known) if kernel.rows else 1
+            bound = np.broadcast_to(bound, (count,)).astype(int)
+            found = bound if found is None else narrow(found, bound)
+    return found
 
 
 def steps(kernel: Kernel, loop: Loop, c: Config, sizes: Sizes | None = None) -> list[int]:

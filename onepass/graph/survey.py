@@ -517,6 +517,9 @@ def _is_tensor(argument) -> bool:
 
 def _table_and_index(node: fx.Node) -> tuple:
     """What is read and the index into it: table[index], index_select, an embedding that leaves its table as it is."""
+    if name_of(node) == "index":  # ATen's table[index]: None leaves an axis as it is
+        table, index = node.args[:2]
+        return table, tuple(slice(None) if n is None else n for n in index)
     if name_of(node) == "index_select":
         given = dict(zip(("input", "dim", "index"), node.args)) | node.kwargs
         table = given.get("input")

@@ -33,7 +33,7 @@ from .index_assignment import assign_behind_views
 from .move_scalars import move_scalars
 from .reduced_dims import reduce_over_last_dims, split_extrema
 from .replace import Rewriting, find, inline, replace_regions
-from .size_calls import replace_size_calls
+from .size_calls import remove_checks, replace_size_calls
 from .specialize_sizes import guard_block_lengths
 
 log = logging.getLogger(__name__)
@@ -106,6 +106,7 @@ PASSES = (
     ),
     FxPass("move_scalars", Stage.PREPARE, _of_graph(move_scalars), "the operands of a region are on one device"),
     FxPass("size_calls", Stage.PREPARE, _of_graph(replace_size_calls), "sizes are read from inputs, not from scores"),
+    FxPass("checks", Stage.PREPARE, _of_graph(remove_checks), "no check of a dtype that holds reads a value"),
     FxPass("specialize_sizes", Stage.PREPARE, _of_graph(guard_block_lengths), "blocks of a length fill it, by a guard"),
     FxPass(
         "draw_seeds",

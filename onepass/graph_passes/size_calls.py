@@ -1,19 +1,26 @@
-"""Replaces x.size() and x.size(k) by the sizes themselves: numbers, and the graph's inputs that hold a symbol.
+"""Replaces x.size() and x.size(k) by the sizes themselves: numbers, and what the graph's inputs hold.
 
 A size does not depend on values. But a call that reads the scores, and whose result the scores meet later, would cut
-a region in two. Example: `scores.view(scores.size(0), -1)`. The graph computes what it did.
+a region in two, and one that reads a copy of pages would have it written. Example: `scores.view(scores.size(0), -1)`.
+Nor does a check of a dtype that `torch.export` wrote: it goes where it holds. The graph computes what it did.
 """
 
 from __future__ import annotations
 
 import operator
 
+import sympy
 import torch
 from torch import fx
 from torch.fx.node import Argument
+from torch.utils._sympy.functions import FloorDiv
 
 from ..egraph.terms.sizes import Size
-from ..graph.nodes import size_of, value_of_node
+from ..graph.nodes import expression, size_of, value_of_node
+
+CHECKS = ("size", "stride", "dtype", "device", "layout")  # the arguments of such a call, behind the tensor
+CHECKED = {"dtype", "device", "layout"}  # which of them are looked at here
+OPERATORS = {sympy.Add: operator.add, sympy.Mul: operator.mul, FloorDiv: operator.floordiv}
 
 
 def replace_size_calls(graph: fx.Graph) -> None:
@@ -24,10 +31,70 @@ def replace_size_calls(graph: fx.Graph) -> None:
         source = value_of_node(node.args[0])
         if len(node.args) == 1 and not node.kwargs and isinstance(source, torch.Tensor):
             _replace_size(node, tuple(known(size_of(n)) for n in source.shape))
+    of_axes = _SizesOfAxes(graph)
     for node in graph.find_nodes(op="call_function", target=torch.ops.aten.sym_size.int):
         value = value_of_node(node)
-        if isinstance(value, int | torch.SymInt) and (size := known(size_of(value))) is not None:
+        if node.args[0].op == "placeholder" or not isinstance(value, int | torch.SymInt):
+            continue
+        size = known(size_of(value))
+        size = of_axes.node(expression(value)) if size is None else size
+        if size is not None:
             substitute(node, size)
+
+
+def remove_checks(graph: fx.Graph) -> None:
+    """Removes checks of what is known of a tensor beside its sizes, where they hold."""
+    for node in graph.find_nodes(op="call_function", target=torch.ops.aten._assert_tensor_metadata.default):
+        asked = dict(zip(CHECKS, node.args[1:])) | node.kwargs
+        asked = {name: wanted for name, wanted in asked.items() if wanted is not None}
+        value = value_of_node(node.args[0])
+        if asked.keys() <= CHECKED and all(getattr(value, name, None) == wanted for name, wanted in asked.items()):
+            graph.erase_node(node)
+
+
+class _SizesOfAxes:
+    """Sizes made of those of the axes of the graph's inputs, in front of all other calls, as they are asked for.
+
+    An exported graph holds its symbols nowhere else.
+    """
+
+    def __init__(self, graph: fx.Graph):
+        self.graph = graph
+        self.first = next(n for n in graph.nodes if n.op != "placeholder")
+        self.axes: dict[sympy.Expr, tuple[fx.Node, int, torch.SymInt]] = {}
+        self.made: dict[sympy.Expr, fx.Node | None] = {}
+        for node in graph.find_nodes(op="placeholder"):
+            value = value_of_node(node)
+            for axis, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
+                self.axes.setdefault(expression(size), (node, axis, size))
+
+    def node(self, size: sympy.Expr) -> fx.Node | int | None:
+        """A node of this value; None if it is no sum, product or quotient of the sizes of axes."""
+        if size.is_Integer:
+            return int(size)
+        if size not in self.made:
+            self.made[size] = self._made(size)
+        return self.made[size]
+
+    def _made(self, size: sympy.Expr) -> fx.Node | None:
+        if size in self.axes:
+            *arguments, value = self.axes[size]
+            return self._call(torch.ops.aten.sym_size.int, tuple(arguments), value)
+        step = OPERATORS.get(size.func)
+        parts = [self.node(part) for part in size.args] if step else []
+        if not parts or None in parts:
+            return None
+        found = parts[0]
+        for part in parts[1:]:
+            values = (value_of_node(n) if isinstance(n, fx.Node) else n for n in (found, part))
+            found = self._call(step, (found, part), step(*values))
+        return found
+
+    def _call(self, target, arguments: tuple, value: torch.SymInt) -> fx.Node:
+        with self.graph.inserting_before(self.first):
+            node = self.graph.call_function(target, arguments)
+        node.meta["val"] = value
+        return node
 
 
 def _replace_size(node: fx.Node, sizes: tuple) -> None:

@@ -185,15 +185,16 @@ def _used_outside(inside: set[fx.Node]) -> set[fx.Node]:
 def stacked_axis(node: fx.Node) -> int | None:
     """The axis of a stack, counted from the last (-1); None for other nodes, and where a gradient is recorded.
 
-    So is the axis of tensors that are joined along an axis of one place, as are those of cat([x[None], y[None]]).
+    So is the axis of tensors that are joined along an axis of one place, or of other stacks, as are those of
+    cat([x[None], y[None]]) and of cat([stack([x, y]), z[None]]).
     Merged states have no derivative of their own, and the states apart have one.
     """
     if not (name_of(node) == "stack" or is_call_of(node, "cat")) or shape(node) is None or records_gradient(node):
         return None
     dim = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)
     dim = dim if dim < 0 else dim - len(shape(node))
-    is_new = name_of(node) == "stack" or all(shape(part)[dim] == 1 for part in node.all_input_nodes)
-    return dim if is_new else None
+    is_place = lambda part: shape(part)[dim] == 1 or stacked_axis(part) == dim
+    return dim if name_of(node) == "stack" or all(map(is_place, node.all_input_nodes)) else None
 
 
 def axis_of(node: fx.Node) -> int | None:

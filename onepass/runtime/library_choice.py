@@ -64,8 +64,13 @@ def rivals(found: Fused, tensors: Tensors, call: RegionCall) -> dict[str, execut
 
 
 def _originals(found: Fused, call: RegionCall, device: str) -> dict[str, executors.Prepare]:
-    """The original calls, which may store more than a plan, as they are and compiled."""
+    """The original calls, which may store more than a plan, as they are and compiled.
+
+    They read every entry of a table; a plan may leave out those behind a length, which are then no addresses.
+    """
     known: dict[str, executors.Prepare] = {}
+    if any(loop.hides_places for kernel in found.plan.kernels for loop in kernel.loops):
+        return known
     if max(made_bytes(found.program, call.sizes), default=0) <= MAX_BYTES_OF_A_VALUE.get(device, 0):
         known[executors.ORIGINAL] = executors.original
     if _may_compile(found) and not found.program.draws and (device == "cuda" or executors.ORIGINAL in known):

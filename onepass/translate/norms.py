@@ -43,6 +43,12 @@ def _powers(source: TensorValue, dtype: str, order: float) -> TensorValue:
     return TensorValue(replace(source.meta, dtype=dtype), pull)
 
 
+def _root(squared: Term) -> Term:
+    """√x, and 0 where rounding leaves less; there the derivative is 0, as that of torch's norms and distances."""
+    none = apply("le", squared, const(0.0))
+    return choose(none, const(0.0), apply("sqrt", choose(none, const(1.0), squared)))
+
+
 @handles("aten.linalg_vector_norm.default", "aten.norm.ScalarOpt_dim")
 def vector_norm(call: OperatorCall) -> TensorValue:
     """A norm of order 1, 2 or infinity, over given axes."""
@@ -51,7 +57,7 @@ def vector_norm(call: OperatorCall) -> TensorValue:
         raise call.refuse(messages.NORM)
     order, dtype = 2 if order is None else order, compute_dtype(call.meta.dtype)
     axes = sorted(source.axis(d) for d in (dims if isinstance(dims, list) else [dims]))
-    root = (lambda x: apply("sqrt", x)) if order == 2 else (lambda x: x)
+    root = _root if order == 2 else (lambda x: x)
     monoid = "max" if order == math.inf else "sum"
     how = AxisReduction(monoid, axes, bool(call["keepdim"]), dtype)
     return fold(call, _powers(source, dtype, order), how, root)
@@ -76,12 +82,6 @@ def rms_norm(call: OperatorCall) -> TensorValue:
         return convert(x, term_dtype(call.meta.dtype))
 
     return call.value(pull)
-
-
-def _root(squared: Term) -> Term:
-    """√x, and 0 where rounding leaves less; there the derivative is 0, as that of torch between equal rows."""
-    none = apply("le", squared, const(0.0))
-    return choose(none, const(0.0), apply("sqrt", choose(none, const(1.0), squared)))
 
 
 @handles("aten.cdist.default", "aten._cdist_forward.default", "aten._euclidean_dist.default")

@@ -4,6 +4,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ from onepass import GraphPass
 from onepass.api.backend import onepass_backend
 from onepass.errors import OptionError
 from onepass.report import records
+from tests.support.pages import batch as random_batch
+from tests.support.pages import by_index, doubled, hostile, plain
 
 ROOT = Path(__file__).resolve().parents[3]
 pytestmark = pytest.mark.usefixtures("fresh")
@@ -67,6 +70,34 @@ def test_a_package_runs_and_is_right(dynamic, aot, fused, tmp_path):
     assert all(r.ran for r in records.reports()[-1].regions)
     if dynamic:
         (in_another_process if fused else without_python)(path, tmp_path)
+
+
+class Paged(torch.nn.Module):
+    """Decoding from pages: lengths and tables are data."""
+
+    forward = staticmethod(by_index)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hook", ["joint_custom_pre_pass", "pre_grad_custom_pass"])
+def test_a_package_reads_pages_in_place(hook, tmp_path):
+    batch, row, pages = Dim("batch", min=2, max=64), Dim("row", min=2, max=64), Dim("pages", min=2, max=4096)
+    shapes = {0: batch}, {0: pages}, {0: pages}, {0: batch, 1: row}, {0: batch}
+    with torch.no_grad():
+        exported = export(Paged(), plain(random_batch()), dynamic_shapes=shapes)
+        configs = {hook: GraphPass(aot="python", strict=True)}
+        path = str(tmp_path / "model.pt2")
+        torch._inductor.aoti_compile_and_package(exported, package_path=path, inductor_configs=configs)
+    (region,) = records.reports()[-1].regions
+    assert len(region.around) == 2 and all("computed in the kernel" in note for note in region.around)
+    run = torch._inductor.aoti_load_package(path)
+    wild, tame = hostile(random_batch(), negative=True)
+    longer = random_batch(lengths=(1, 7, 8, 9, 96))
+    longer = replace(longer, table=torch.randint(0, 13, (5, 12)))
+    for given, same in ((wild, tame), (longer, longer)):
+        wanted = by_index(*doubled(plain(same)))
+        torch.testing.assert_close(run(*plain(given)).double(), wanted, atol=1e-5, rtol=1e-4)
+    assert all(r.ran for r in records.reports()[-1].regions)
 
 
 PROCESS = """

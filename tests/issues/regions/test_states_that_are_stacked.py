@@ -2,7 +2,7 @@
 
 `stack` ended each region, and a merge of more than two sets read the results of the others. In terms, a sum over a
 stack is the sum of what it does to each part, so that all sets are loops of one kernel, as for keys that are joined.
-So is `cat` along an axis of one place, which ended each region longer than `stack` did.
+So is `cat` along an axis of one place, which ended each region longer than `stack` did, and `cat` of stacks.
 """
 
 import pytest
@@ -36,6 +36,14 @@ def concatenated(tensors, axis):
     return torch.cat([x.unsqueeze(axis) for x in tensors], axis)
 
 
+def one_by_one(tensors, axis):
+    """A stack of the first two, which each of the others is joined to."""
+    found = torch.stack(tensors[:2], axis)
+    for one in tensors[2:]:
+        found = torch.cat([found, one.unsqueeze(axis)], axis)
+    return found
+
+
 def with_logarithms_side_by_side(q, *sets):
     states = [state(q, k, v) for k, v in zip(sets[::2], sets[1::2], strict=True)]
     outputs, logs = concatenated([one[0] for one in states], -1), torch.cat([one[1] for one in states], -1)
@@ -56,6 +64,8 @@ MERGES = {
     "behind": stacked(-1),
     "joined in front": stacked(0, concatenated),
     "joined behind": stacked(-1, concatenated),
+    "one by one in front": stacked(0, one_by_one),
+    "one by one behind": stacked(-1, one_by_one),
     "logarithms side by side": with_logarithms_side_by_side,
     "merge": public,
     "merge_over": over,
@@ -90,7 +100,7 @@ def test_it_computes_the_right_thing(name, count):
         torch.testing.assert_close(mine.double(), right, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("stack", [torch.stack, concatenated])
+@pytest.mark.parametrize("stack", [torch.stack, concatenated, one_by_one])
 def test_a_stack_that_is_a_result_stays_behind_the_kernels(stack):
     def both(q, k1, v1, k2, v2):
         return stack([state(q, k1, v1)[0], state(q, k2, v2)[0]], 0)
@@ -102,7 +112,7 @@ def test_a_stack_that_is_a_result_stays_behind_the_kernels(stack):
     assert onepass.reports()[-1].fused == 2
 
 
-@pytest.mark.parametrize("name", ["in front", "joined in front", "merge_over"])
+@pytest.mark.parametrize("name", ["in front", "joined in front", "one by one in front", "merge_over"])
 def test_with_gradients_each_set_keeps_its_own_derivative(name):
     tensors = [x.requires_grad_() for x in inputs(3)]
     compiled = torch.compile(MERGES[name], backend=onepass_backend, options={"inner": "eager", "libraries": False})

@@ -16,7 +16,7 @@ from tests.support.spellings import attend
 ORDER = {
     Stage.PREPARE: (
         "inline_library_calls functionalize assign_behind_views detach_unrecorded float_inputs move_scalars size_calls "
-        "specialize_sizes draw_seeds flatten_rows reduced_dims find_regions"
+        "checks specialize_sizes draw_seeds flatten_rows reduced_dims find_regions"
     ),
     Stage.REPLACE: "replace called_graphs",
     Stage.FINISH: "remove_seeds attach_unrecorded",
@@ -30,6 +30,7 @@ ELSEWHERE = {  # passes whose code is not in the module of their name
     "find_regions": "onepass/regions/find.py",
     "remove_seeds": "onepass/graph/random_calls.py",
     "attach_unrecorded": "onepass/graph/grad_modes.py",
+    "checks": "onepass/graph_passes/size_calls.py",
     "called_graphs": "onepass/graph_passes/pipeline.py",
     "flatten_rows": "onepass/regions/layer_rows.py",
     "softmax_dims": "onepass/graph_passes/reduced_dims.py",

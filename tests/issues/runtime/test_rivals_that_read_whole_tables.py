@@ -1,0 +1,52 @@
+"""Entries of a page table behind a length may hold anything, but the original calls, tried as a rival, read them all.
+
+They raised on a CPU, and on a GPU such a read ends the process's use of it. A plan that leaves out such entries has no
+original calls as rivals; others keep theirs.
+"""
+
+import pytest
+import torch
+
+import onepass
+from onepass.api.backend import onepass_backend
+from onepass.compiler import compiled_region
+from onepass.compiler.options import Options
+from onepass.graph.trace import program_of
+from onepass.runtime import executors, library_choice
+from tests.support.pages import batch, by_gather, by_index, doubled, hostile, plain
+
+pytestmark = pytest.mark.usefixtures("fresh")
+
+
+CALL = type("Call", (), {"sizes": {}, "deterministic": False})
+
+
+@pytest.mark.parametrize("function, wraps", [(by_index, True), (by_gather, False)])
+def test_every_call_of_the_default_options_is_right(function, wraps):
+    run = torch.compile(function, backend=onepass_backend, options={"inner": "eager"})
+    x = batch()
+    for negative in (False, wraps, False, wraps):
+        wild, tame = hostile(x, negative)
+        with torch.no_grad():
+            found, wanted = run(*plain(wild)), function(*doubled(plain(tame)))
+        torch.testing.assert_close(found, wanted, check_dtype=False, atol=1e-5, rtol=1e-4)
+    (region,) = onepass.reports()[-1].regions
+    assert region.ran == "tiled"
+
+
+def whole(q, kc, vc, table, lengths):
+    k, v = (c[table].flatten(1, 2).transpose(1, 2).repeat_interleave(4, 1) for c in (kc, vc))
+    return torch.softmax(q @ k.mT / 4, -1) @ v
+
+
+def causal(q, kc, vc, table, lengths):
+    k, v = (c[table].flatten(1, 2).transpose(1, 2).repeat_interleave(4, 1) for c in (kc, vc))
+    later = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).triu(40)
+    return torch.softmax((q @ k.mT / 4).masked_fill(later, -torch.inf), -1) @ v
+
+
+@pytest.mark.parametrize("function, tried", [(whole, True), (causal, True), (by_index, False), (by_gather, False)])
+def test_who_has_the_original_calls_as_rivals(function, tried):
+    given = plain(batch(3))
+    known = library_choice.rivals(compiled_region.make(program_of(function, *given), Options()), given, CALL)
+    assert (executors.ORIGINAL in known) is tried
