@@ -181,9 +181,9 @@ def demand(
         lacking=max(0, held - granted(c, device)),
         resident=_resident(problem, held, c, device),
         blocks=points * len(taken),
-        steps=points * sum(taken),
-        longest=max(taken, default=0),
-        share=_share(kernel, loop, c, sizes, sum(taken)),
+        steps=points * int(taken.sum()),
+        longest=int(taken.max(initial=0)),
+        share=_share(kernel, loop, c, sizes, int(taken.sum())),
     )
 
 
@@ -197,8 +197,8 @@ def _share(kernel: Kernel, loop: Loop, c: Config, sizes: Sizes, taken: int) -> f
     """The share of tiles that a warpgroup computes: it hands back, unread, what only the rows of others need."""
     if not isinstance(c, HopperConfig) or c.consumers == 1 or not taken or not loop.limits:
         return 1.0
-    own = steps(kernel, loop, replace(c, consumers=1), sizes)
-    return min(1.0, sum(own) / c.consumers / taken)
+    own = int(steps(kernel, loop, replace(c, consumers=1), sizes).sum())
+    return min(1.0, own / c.consumers / taken)
 
 
 def _resident(problem: Problem, held: int, c: Config, device: HopperGpu) -> int:
@@ -270,7 +270,7 @@ def _idle(d: Demand, timing: TritonTiming, device: HopperGpu) -> float:
 
 
 @lru_cache(maxsize=4096)
-def _steps(kernel: Kernel, loop: Loop, rows: int, columns: int, sizes: tuple) -> tuple[int, ...]:
+def _steps(kernel: Kernel, loop: Loop, rows: int, columns: int, sizes: tuple) -> np.ndarray:
     known = dict(sizes)
     length, count = resolve(loop.dim.size, known), resolve(kernel.rows.size, known) if kernel.rows else 1
     starts, most = np.arange(0, count, rows), -(-length // columns)
@@ -287,8 +287,7 @@ def _steps(kernel: Kernel, loop: Loop, rows: int, columns: int, sizes: tuple) ->
     else:
         tiles, each = np.arange(most), [(begins[:, None], ends[:, None]) for begins, ends in spans]
         run = np.any([(begins <= tiles) & (tiles < ends) for begins, ends in each], axis=0).sum(1)
-    outer = prod(resolve(d.size, known) for d in loop.outer)
-    return tuple((run * outer).tolist())
+    return run * prod(resolve(d.size, known) for d in loop.outer)
 
 
 def _bounds(
@@ -305,10 +304,10 @@ def _bounds(
     return found
 
 
-def steps(kernel: Kernel, loop: Loop, c: Config, sizes: Sizes | None = None) -> list[int]:
+def steps(kernel: Kernel, loop: Loop, c: Config, sizes: Sizes | None = None) -> np.ndarray:
     """Tiles of the loop that run for each tile of rows; all of them where a limit is not known before the run."""
     columns = c.loop_tile if loop.tile else 1
-    return list(_steps(kernel, loop, c.row_tile, columns, tuple(sorted((sizes or {}).items()))))
+    return _steps(kernel, loop, c.row_tile, columns, tuple(sorted((sizes or {}).items())))
 
 
 def seconds(

@@ -20,7 +20,7 @@ VARIANTS = ("full", "causal", "window", "softcap", "alibi")
 
 def launch_of(kernel, together: int = 132) -> ProgramTiles:
     config, grid = TritonConfig(ROWS, COLUMNS, 4, 2), np.prod([d.size for d in kernel.grid], dtype=int)
-    taken = tuple(int(grid) * sum(steps(kernel, loop, config)) for loop in kernel.loops)
+    taken = tuple(int(grid * steps(kernel, loop, config).sum()) for loop in kernel.loops)
     return ProgramTiles(kernel, {}, ROWS, COLUMNS, taken, int(grid) * ceil(kernel.rows.size / ROWS), together)
 
 

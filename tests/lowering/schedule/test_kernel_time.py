@@ -1,5 +1,6 @@
 """Predicted times order measured configurations; what cannot fit is known before; a schedule becomes settings."""
 
+import time
 from dataclasses import replace
 from statistics import median
 
@@ -8,8 +9,10 @@ import pytest
 
 from bench.fit_prediction import agreement, fit, measured, times
 from bench.measured import predicted, table
+from onepass.egraph.terms.ops import const
 from onepass.lowering.hopper.config import HopperConfig
 from onepass.lowering.plan.kernel_config import TritonConfig
+from onepass.lowering.plan.records import Limit
 from onepass.lowering.planning.planner import build_plan
 from onepass.lowering.schedule import kernel_time
 from onepass.lowering.schedule.kernel_time import executor_of, seconds, steps
@@ -82,11 +85,32 @@ def test_masks_shorten_the_prediction():
     for mask in ("none", "causal", "window"):
         case = attention((1, 8), 4096, 4096, 64, dtype="bfloat16", mask=mask)
         kernel = build_plan(case.term, case.output, case.order).kernels[0]
-        found[mask] = steps(kernel, kernel.loops[0], chosen), seconds(kernel, chosen)
+        found[mask] = steps(kernel, kernel.loops[0], chosen).tolist(), seconds(kernel, chosen)
     assert found["none"][0] == [64] * 32
     assert found["causal"][0] == [2 * (n + 1) for n in range(32)]
     assert max(found["window"][0]) == 3  # 128 rows and 37 columns before them
     assert found["none"][1] > 1.5 * found["causal"][1] > 3 * found["window"][1]
+
+
+def test_ranges_of_one_loop_are_counted_together():
+    """Of a union of ranges, here all columns up to the row and the first 128, each tile counts once."""
+    case = attention((1, 8), 4096, 4096, 64, dtype="bfloat16", mask="causal")
+    kernel = build_plan(case.term, case.output, case.order).kernels[0]
+    (loop,) = kernel.loops
+    first = replace(loop.ranges[0], uppers=(Limit(const(128), False),), lowers=())
+    both = replace(loop, ranges=(loop.ranges[0], first))
+    found = steps(kernel, both, TritonConfig(128, 64, 8, 3)).tolist()
+    assert found == [2 * (n + 1) for n in range(32)]
+    assert steps(kernel, replace(loop, ranges=(first,)), TritonConfig(128, 64, 8, 3)).tolist() == [2] * 32
+
+
+def test_many_rows_without_limits_are_counted_at_once():
+    """Rows of two symbols may be millions: a plan's estimate took a minute for them."""
+    case = attention((1, 1), 2**24, 2**24, 64, dtype="bfloat16")
+    kernel = build_plan(case.term, case.output, case.order).kernels[0]
+    start = time.process_time()
+    assert steps(kernel, kernel.loops[0], TritonConfig(128, 64, 8, 3)).sum() == 2**17 * 2**18
+    assert time.process_time() - start < 1
 
 
 # Settings ------------------------------------------------------------------------------------------------------------
