@@ -73,11 +73,12 @@ def _nearest(index: Term, size: Size) -> Term:
 
 
 def read_where_chosen(term: Term) -> Term:
-    """The term, in which an index that memory holds is 0 where a choice by coordinates takes the other arm.
+    """The term, in which an index that memory holds is 0 where a choice by its coordinates takes the other arm.
 
-    Nothing is asked of an entry that nobody reads. Example: of tables side by side, each keys[table[b, j // 16]] is one
-    arm; for j beyond its own table the last entry would be looked up, which may be behind a length. Masks are left as
-    they are: their other arm is a number.
+    Nothing is asked of an entry that nobody reads. Where a choice has none of the coordinates of an entry, as that
+    between two numbers in one byte, some element needs the entry anyway. Example: of tables side by side, each
+    keys[table[b, j // 16]] is one arm; for j beyond its own table the last entry would be looked up, which may be
+    behind a length. Masks are left as they are: their other arm is a number.
     """
 
     def change(node: Term, args: tuple[Term, ...]) -> Term:
@@ -93,7 +94,7 @@ def _chosen(arm: Term, condition: Term, taken: bool) -> Term:
 
     def at_zero(index: Term) -> Term:
         pair = (index, const(0)) if taken else (const(0), index)
-        return where(condition, *pair) if reads_memory(index) else index
+        return where(condition, *pair) if reads_memory(index) and index.dims & condition.dims else index
 
     def change(node: Term, args: tuple[Term, ...]) -> Term:
         if node.op == "load":

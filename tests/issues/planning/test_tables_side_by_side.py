@@ -11,8 +11,10 @@ import onepass
 from onepass.api.backend import onepass_backend
 from onepass.compiler import compiled_region
 from onepass.compiler.options import Options
+from onepass.egraph.terms.traversal import subterms
 from onepass.graph.trace import program_of
-from tests.support.pages import attend, batch, by_index, doubled, hostile, plain
+from onepass.lowering.plan.queries import roots
+from tests.support.pages import WIDTH, attend, batch, by_index, doubled, hostile, plain
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -49,6 +51,26 @@ def test_an_entry_that_is_used_is_still_checked():
     run = torch.compile(two_tables, backend=onepass_backend, options={"inner": "eager", "executor": "tiled"})
     with torch.no_grad(), pytest.raises(IndexError):
         run(q, kc, vc, table, lengths)
+
+
+def two_numbers_in_a_byte(q, kc, vc, table, lengths):
+    """Each entry of a table leads to both, so it is looked up once, without a choice: that took 30 times as long."""
+    halves = lambda x: torch.stack([x % 16, x // 16], -1).flatten(-2).float() - 8
+    k, v = (halves(c[table].flatten(1, 2).transpose(1, 2)) for c in (kc, vc))
+    return attend(q, k, v, lengths)
+
+
+def bytes_of(q, kc, vc, table, lengths):
+    packed = (torch.randint(256, (*c.shape[:-1], c.shape[-1] // 2), dtype=torch.uint8) for c in (kc, vc))
+    return q, *packed, table, lengths
+
+
+def test_two_numbers_in_a_byte_have_one_entry():
+    plan = compiled_region.make(program_of(two_numbers_in_a_byte, *bytes_of(*plain(batch()))), Options()).plan
+    assert "read_where_chosen" not in plan.plan_passes and "equal" in plan.read_back
+    nodes = {n for kernel in plan.kernels for root in roots(kernel) for n in subterms(root)}
+    pages = {n.args[0] for n in nodes if n.op == "load" and n.attrs[0].name == "kc"}
+    assert pages and not any(d.size == WIDTH for page in pages for d in page.dims)
 
 
 @pytest.mark.parametrize("function, changed", [(two_tables, True), (by_index, False)])
