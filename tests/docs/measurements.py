@@ -412,18 +412,24 @@ def models() -> str:
 
 
 SERVING = {
+    "pages, FlashInfer": "the same, by FlashInfer 0.6.4",
     "latents, 16 heads": "latents of 512 and 64 (MLA), 16 heads",
+    "latents, 16 heads, FlashInfer": "the same, by FlashInfer",
     "latents, 128 heads": "the same, 128 heads",
+    "latents, 128 heads, FlashInfer": "the same, by FlashInfer",
+    "latents in one tensor, 16 heads": "latents of 576 in one tensor, 16 heads",
+    "latents in one tensor, 128 heads": "the same, 128 heads",
     "latents with weights, 16 heads": "with the products of its weights on either side, 16 heads",
     "latents with weights, 128 heads": "the same, 128 heads",
 }
 
 
 def serving() -> str:
-    file = "serving_programs_h100.csv"
+    file = "serving_programs_h200.csv"
     lines = []
     for row in rows(file):
-        ran = row["how"] if row["how"] == "triton" else "the original calls"
+        others = "FlashInfer" if row["program"].endswith("FlashInfer") else "the original calls"
+        ran = row["how"] if row["how"] in ("triton", "gluon") else others
         columns = ("milliseconds", "terabytes_per_second", "of_copy", "of_read", "teraflops")
         lines.append([SERVING.get(row["program"], row["program"]), *(figure(row[c]) for c in columns), ran])
     head = ["program", "milliseconds", "TB/s", "of a copy", "of a read", "TFLOP/s", "ran"]
@@ -469,6 +475,9 @@ ONE_PRODUCT_IN_TRAINING = {
     "linear 128256 trained": "the same, 4096 x 128256, D 4096",
     "CLIP 512 trained": "CLIP's loss, 8192, D 512",
     "contrast 768 trained": "InfoNCE in both directions, 8192, D 768",
+    "contrast 128 trained": "the same, D 128",
+    "contrast 16384 x 128 trained": "16384, D 128",
+    "contrast 32768 x 64 trained": "32768, D 64",
 }
 
 
