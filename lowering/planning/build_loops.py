@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from ...egraph.terms.ops import MONOIDS, const, make, mantissa, scale, where
+from ...egraph.terms.ops import MONOIDS, const, mantissa, scale, where
 from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import all_dims, every_reduction, reduces, rename_dims, subterms, tensors
 from ..analysis.dim_roles import (
@@ -355,26 +355,7 @@ def peel(r: Term) -> Peeled:
     if monoid == "any":
         return conjuncts(body), None, const(True)
     parts, value = _peel_where(body, _identity(monoid))
-    if monoid == "sum":
-        more, value = _peel_weights(value)
-        parts = tuple(dict.fromkeys((*parts, *more)))
     return parts, None, value
-
-
-def _peel_weights(value: Term) -> tuple[tuple[Term, ...], Term]:
-    """The conjuncts that a weight in a product says, and the product without them: exp(where(p, s, -∞) - c) · w is
-    absent where p does not hold, also with a value that is NaN there, as it is in a softmax state.
-    """
-    if value.op == "exp":
-        score = value.args[0]
-        parts, kept = _peel_where(score.args[0] if score.op == "sub" else score, -float("inf"))
-        kept = make("sub", (kept, score.args[1])) if score.op == "sub" else kept
-        return parts, make("exp", (kept,)) if parts else value
-    if value.op not in ("mul", "div", "cast"):
-        return (), value
-    found = [_peel_weights(x) if value.op != "div" or n == 0 else ((), x) for n, x in enumerate(value.args)]
-    parts = tuple(dict.fromkeys(part for one, _ in found for part in one))
-    return parts, make(value.op, tuple(x for _, x in found), value.attrs) if parts else value
 
 
 def _peel_where(body: Term, identity: float | bool) -> tuple[tuple[Term, ...], Term]:
