@@ -8,7 +8,7 @@ kernel where kernels run, is a sentence that says why; nothing is replaced by ha
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -31,7 +31,7 @@ from .derive_backward import BackwardStores, backward_stores, certified_gradient
 from .not_derived import NotDerived, why_not
 from .programs import BackwardProgram, ForwardProgram
 from .searched_forms import optimized_together, plan_of_gradients
-from .torch_derivatives import readings
+from .torch_derivatives import readings, with_picked_extrema
 
 MAX_TRAININGS_KEPT = 512  # in this process, the latest
 SAVED_NAMES = ("log", "mean", "row", "shift", "value_output")  # what saved values are named, with numbers behind
@@ -61,15 +61,17 @@ class Backward:
 class Training:
     """A region in training.
 
-    written: the results as the forward computes them, where `captured` has torch's derivatives. without: operations
-    that are not differentiated. fell_back: the forward did not run by its plan, so no backward may read saved values.
-    by_autograd: classes of sizes of which a backward was measured to be faster by autograd, which reads nothing saved.
+    reading: the program with torch's derivatives, and `captured` its terms. written: the results as the forward
+    computes them. without: operations that are not differentiated. fell_back: the forward did not run by its plan, so
+    no backward may read saved values. by_autograd: classes of sizes of which a backward was measured to be faster by
+    autograd, which reads nothing saved.
     originals: those of them of which the forward runs the original calls, too, and no backward may read saved values.
     seconds_of_backward: by class of sizes, of its first backward that was timed.
     """
 
     forward: Fused
     found: Fused
+    reading: Program
     captured: Captured
     written: Sequence[Store]
     needed: Flags
@@ -94,7 +96,7 @@ class Training:
     def certified(self) -> Certified:
         """All gradients that are needed, with a certificate that can be written down."""
         (needed, given), _ = next(item for item in self.backwards.items() if item[1] is not None)
-        return certified_gradients(self.found.program, self.captured, needed, given, self.without)
+        return certified_gradients(self.reading, self.captured, needed, given, self.without)
 
     def stored(self) -> dict[str, Derivation]:
         """The chain from what each saved value is to what the forward's plan computes. Raises NotPlannable."""
@@ -113,7 +115,7 @@ class Training:
 
     def _made(self, needed: Flags, given: Flags) -> Backward | None:
         try:
-            stores = backward_stores(self.found.program, self.captured, needed, given, self.without)
+            stores = backward_stores(self.reading, self.captured, needed, given, self.without)
             return _backward(self, stores, needed, given)
         except (NotDerived, NotPlannable):
             return None
@@ -149,27 +151,31 @@ def _derived(text: str, needed: Flags) -> Training | str:
 def _made(found: Fused, needed: Flags, given: Flags) -> Training:
     """The plans of a region, with the backward for all cotangents. Raises NotDerived, NotPlannable, Refusal."""
     found = with_free_names(found)
-    stores_of = lambda captured, without: backward_stores(found.program, captured, needed, given, without)
-    reading, captured, without, stores = of_first_reading(found.program, stores_of)
+    stores_of = lambda reading, captured, without: backward_stores(reading, captured, needed, given, without)
+    known = [*readings(found.program)]
+    known.append((with_picked_extrema(known[-1][0]), frozenset()))
+    reading, captured, without, stores = of_first_reading(known, stores_of)
     results = captured.results if reading == found.program else translate(found.program).results
     forward = _forward(found, results, stores, needed)
-    made = Training(forward, found, captured, results, needed, without, stores)
+    made = Training(forward, found, reading, captured, results, needed, without, stores)
     made.backwards[needed, given] = _backward(made, stores, needed, given)
     return made
 
 
 def of_first_reading(
-    program: Program, stores_of: Callable[[Captured, frozenset[str]], Stores]
+    known: Iterable[tuple[Program, frozenset[str]]],
+    stores_of: Callable[[Program, Captured, frozenset[str]], Stores],
 ) -> tuple[Program, Captured, frozenset[str], Stores]:
     """The first reading of a program whose derivatives are found: itself, its terms, and the stores of derivatives.
 
-    The third is which operations it may not differentiate. Raises NotDerived, of the last reading.
+    known: the readings, as `readings` has them. The third is which operations it may not differentiate. Raises
+    NotDerived, of the last reading.
     """
     refused: list[NotDerived] = []
-    for reading, without in readings(program):
+    for reading, without in dict(known).items():
         captured = translate(reading)
         try:
-            return reading, captured, without, stores_of(captured, without)
+            return reading, captured, without, stores_of(reading, captured, without)
         except NotDerived as error:
             refused.append(error)
     raise refused[-1]

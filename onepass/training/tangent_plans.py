@@ -28,6 +28,7 @@ from .not_derived import NotDerived, why_not
 from .plans import MAX_TRAININGS_KEPT, Flags, of_first_reading, with_free_names
 from .searched_forms import is_kept_as_derived, keep_as_derived, optimized_together, plan_as_derived
 from .tangent_programs import TangentProgram
+from .torch_derivatives import readings
 
 _LOCK = lock()
 _KNOWN: OrderedDict[tuple[str, Flags], TangentPlan | str] = registered(OrderedDict(), "regions", _LOCK)
@@ -58,8 +59,8 @@ def tangent_plan(text: str, given: Sequence[bool]) -> TangentPlan | str:
 def _derived(text: str, given: Flags) -> TangentPlan | str:
     try:
         found = with_free_names(compiled_region.read(text))
-        stores_of = lambda captured, without: tangent_stores(found.program, captured, given, without)
-        _, captured, _, stores = of_first_reading(found.program, stores_of)
+        stores_of = lambda _, captured, without: tangent_stores(found.program, captured, given, without)
+        _, captured, _, stores = of_first_reading(readings(found.program), stores_of)
         return _planned(found, captured, stores)
     except (NotDerived, NotPlannable, Refusal, EngineError) as error:
         return why_not(error, compiled_region.carried(text).program)
@@ -71,10 +72,10 @@ def certified(text: str, made: TangentPlan) -> tuple[Certified, dict[str, Deriva
     A tangent that is computed as it was derived has no chain. Raises NotDerived, NotPlannable.
     """
     found = with_free_names(compiled_region.read(text))
-    certified_of = lambda captured, without: certified_tangents(found.program, captured, made.given, without)
-    stores_of = lambda captured, without: tangent_stores(found.program, captured, made.given, without)
-    shown = of_first_reading(found.program, certified_of)[-1]
-    _, captured, _, stores = of_first_reading(found.program, stores_of)
+    certified_of = lambda _, captured, without: certified_tangents(found.program, captured, made.given, without)
+    stores_of = lambda _, captured, without: tangent_stores(found.program, captured, made.given, without)
+    shown = of_first_reading(readings(found.program), certified_of)[-1]
+    _, captured, _, stores = of_first_reading(readings(found.program), stores_of)
     if is_kept_as_derived(made.region.key):
         return shown, {}
     results = (*captured.results, *stores.tangents.values())

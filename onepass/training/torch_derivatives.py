@@ -1,4 +1,4 @@
-"""A program whose terms have torch's derivatives where operands are equal: relu and clamp as choices.
+"""A program whose terms have torch's derivatives where operands are equal: relu and clamp as choices, extrema as picks.
 
 Translated as they stand, they are maxima and minima, whose derivative at a tie is a half. Autograd says 0 of relu at 0.
 Of clamp at its bounds it says 1 in older releases; torch 2.15 says 0 for numbers, a half for tensors. Where a maximum
@@ -31,6 +31,39 @@ def readings(program: Program) -> Iterator[tuple[Program, frozenset[str]]]:
     if chosen != program:
         yield program, TIED
     yield chosen, frozenset()
+
+
+def with_picked_extrema(program: Program) -> Program:
+    """The same program, with each `x.max(dim).values` as the element of x at the position of its largest one.
+
+    Torch's derivative is that of this element alone, where `amax` shares it out among equal ones. Of a row that holds
+    NaN the value is that of an element: only derivatives are made of it.
+    """
+    extrema = {n.name: n for n in program.nodes if n.target in _POSITIONS}
+    nodes: list[ProgramNode] = []
+    for node in program.nodes:
+        found = extrema.get(node.args[0].text) if node.target == "getitem" and node.args[1] == 0 else None
+        nodes += [node] if found is None else _picked(node, found)
+    return replace(program, nodes=tuple(nodes))
+
+
+_POSITIONS = {"aten.max.dim": "aten.argmax.default", "aten.min.dim": "aten.argmin.default"}
+
+
+def _picked(node: ProgramNode, extremum: ProgramNode) -> Iterator[ProgramNode]:
+    """The values of an extremum, under the name of the call that takes them out of it."""
+    given = dict(zip(("self", "dim", "keepdim"), extremum.args)) | dict(extremum.kwargs)
+    x, dim, keepdim = given["self"], given["dim"], given.get("keepdim", False)
+    shape = list(node.meta.shape)
+    if not keepdim:
+        shape.insert(dim % (len(shape) + 1), 1)
+    kept = lambda dtype: Meta(dtype, tuple(shape), node.meta.device)
+    place, name = f"{node.name} place", node.name if keepdim else f"{node.name} picked"
+    yield ProgramNode(place, _POSITIONS[extremum.target], (x, dim, True), (), (kept("int64"),), extremum.where)
+    args = (x, dim, Atom("node", place))
+    yield ProgramNode(name, "aten.gather.default", args, (), (kept(node.meta.dtype),), extremum.where)
+    if not keepdim:
+        yield ProgramNode(node.name, "aten.squeeze.dim", (Atom("node", name), dim), (), node.metas, node.where)
 
 
 def with_torch_derivatives(program: Program) -> Program:

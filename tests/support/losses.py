@@ -220,6 +220,18 @@ def every_margin(x, y):
     return F.relu(0.2 + score - score.diagonal()[:, None]).sum()
 
 
+def hardest_by_position(x, y):
+    """`max` of a dim has a position, and with it a gradient of one element alone."""
+    score = x @ y.T
+    others = score.masked_fill(torch.eye(ROWS, dtype=torch.bool), -math.inf)
+    return F.relu(0.2 + others.max(-1).values - score.diagonal()).mean()
+
+
+def nearest(x, y):
+    """The least score of each column, whose axis is kept."""
+    return (x @ y.T).min(0, keepdim=True).values
+
+
 def hardest_of_both(x, y):
     """As in VSE++."""
     score = x @ y.T
@@ -294,6 +306,8 @@ LOSSES = {
     "binary, weighted": Loss(binary_weighted, pairs(TARGETS, WEIGHTS[:ROWS])),
     "hardest": Loss(hardest, pairs(), derived=False),
     "every margin": Loss(every_margin, pairs()),
-    "hardest of both": Loss(hardest_of_both, pairs(), derived=False),
+    "hardest of both": Loss(hardest_of_both, pairs()),
+    "hardest by its position": Loss(hardest_by_position, pairs()),
+    "nearest": Loss(nearest, pairs()),
     "supervised": Loss(supervised, pairs(labels(ROWS, count=6))),
 }

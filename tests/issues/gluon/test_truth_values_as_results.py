@@ -4,6 +4,8 @@ A backward may read such values of each row, here whether a row has a key, so th
 Found by random programs.
 """
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -24,15 +26,24 @@ def attend(q, k, v):
     return score.softmax(-1) @ v, score.logsumexp(-1)
 
 
-def test_truth_values_of_rows_are_stored(monkeypatch):
+def negated(store):
+    """The store of the second of two truth values, which is a negation."""
+    return replace(store, term=store.term.args[1]) if store.output.dtype == "bool" else store
+
+
+@pytest.mark.parametrize("change", [negated, lambda store: store], ids=["a negation", "two"])
+def test_truth_values_of_rows_are_stored(change, monkeypatch):
     pretend_hopper(monkeypatch)
     torch.manual_seed(0)
     given = [torch.randn(1, 2, 300, 16).bfloat16() for _ in range(3)]
     found = compiled_region.make(program_of(attend, *given), Options())
     plan = training(found.text, [True] * 3).forward.plan
     assert "bool" in {output.dtype for output in plan.outputs}
+    changed = (replace(kernel, stores=tuple(map(change, kernel.stores))) for kernel in plan.kernels)
+    plan = replace(plan, kernels=tuple(changed))
     (one,) = texts = hopper_texts(plan, dict(zip(found.names, given, strict=True)), HopperConfig(loop_tile=64))
     (call,) = one.calls
-    assert "def producer" in call.text and ").to(gl.int1)" in call.text
+    assert "def producer" in call.text and ".to(gl.int1)" in call.text
+    assert (").to(gl.int1)" in call.text) == (change is negated)
     compile(call.text, "kernel", "exec")
     hold(texts)

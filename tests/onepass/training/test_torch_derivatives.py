@@ -6,7 +6,13 @@ import torch.nn.functional as F
 
 import onepass
 from onepass.graph.trace import program_of
-from onepass.training.torch_derivatives import TIED, derivative_at_a_bound, readings, with_torch_derivatives
+from onepass.training.torch_derivatives import (
+    TIED,
+    derivative_at_a_bound,
+    readings,
+    with_picked_extrema,
+    with_torch_derivatives,
+)
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -80,3 +86,18 @@ def test_a_program_without_ties_has_one_reading():
     assert [*readings(program)] == [(program, frozenset())]
     tied = program_of(lambda q, k: torch.relu(q @ k.mT), torch.randn(3, 4), torch.randn(5, 4))
     assert [without for _, without in readings(tied)] == [TIED, frozenset()]
+
+
+@pytest.mark.parametrize("dim, keepdim", [(-1, False), (0, True), (1, False)])
+@pytest.mark.parametrize("kind", ["max", "min"])
+def test_extrema_are_picked_at_their_positions(kind, dim, keepdim):
+    """Of values alone; a position that is a result stays."""
+    extrema = lambda x: tuple(getattr(x, kind)(dim, keepdim))
+    program = program_of(extrema, torch.randn(3, 4))
+    drawn = torch.randint(3, (3, 4)).float()  # with equal ones
+    picked = with_picked_extrema(program)
+    assert picked != program and f"aten.arg{kind}.default" in [node.target for node in picked.nodes]
+    for found, right in zip(picked.results(drawn), extrema(drawn), strict=True):
+        torch.testing.assert_close(found, right, atol=0, rtol=0)
+    whole = program_of(lambda x: getattr(x, f"a{kind}")(dim), torch.randn(3, 4))
+    assert with_picked_extrema(whole) == whole
