@@ -31,6 +31,7 @@ from ..analysis.nested_sums import (
     with_loops_outermost,
 )
 from ..analysis.shared_sums import Cut, cut_of, distance_cut_of
+from ..masks.masked_weights import with_hidden_weights_left_out
 from ..plan.dtypes import HALVES
 from ..plan.records import Store
 from ..plan.term_edits import at_place, unshadowed, with_fresh_bound_dims
@@ -202,6 +203,11 @@ def share_softmax_scales(planning: Planning) -> Planning:
     mapping |= {scale(r): states[r.attrs[1], r.args[0].args[0]] for r in rescaled}
     mapping = {term: same for term, same in mapping.items() if same is not None and same is not term}
     return planning.with_terms(lambda term: substitute(term, mapping))
+
+
+def leave_out_hidden_weights(planning: Planning) -> Planning:
+    """A pass: a sum of weights leaves out scores that -∞ hides, where the weights' shift is a largest score."""
+    return planning.with_terms(with_hidden_weights_left_out)
 
 
 def _with_terms(planning: Planning, terms: list[Term]) -> Planning:

@@ -30,6 +30,7 @@ from .kernel_cuts import round_stored_sums, split_chosen, store_chosen, store_pa
 from .kernel_shape import choose_kernel_shape, with_new_shape
 from .normalize_terms import (
     halve_sums,
+    leave_out_hidden_weights,
     merge_summed_dims,
     multiply_out_addends,
     order_nested_sums,
@@ -78,6 +79,7 @@ PASSES = (
     PlanPass("rename_bound_dims", "terms", rename_bound_dims, "no axis of a result is bound by a reduction"),
     PlanPass("read_where_chosen", "terms", read_where_chosen, "no arm of a choice looks up what the other one hides"),
     PlanPass("share_softmax_scales", "terms", share_softmax_scales, "equal scores share one scale"),
+    PlanPass("leave_out_hidden_weights", "terms", leave_out_hidden_weights, "no sum reads what -∞ hides from weights"),
     PlanPass("group_rows", "shape", group_rows, "rows for which a loop reads the same are rows of one tile"),
     PlanPass("merge_value_dims", "shape", merge_value_dims, "values have one dim where a tile holds them"),
     PlanPass("choose_kernel_shape", "shape", choose_kernel_shape, "each store has rows, held dims and a grid"),

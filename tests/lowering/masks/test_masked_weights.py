@@ -1,11 +1,30 @@
 """Weights of scores with a finite mask, in terms that read the logarithm of their sum: choices of 0, or unchanged."""
 
+from math import inf
+
+import numpy as np
 import pytest
 
-from onepass.egraph.terms.ops import cast, const, exp, iota, le, load, logical_and, make, sum_over, where
+from onepass.egraph.terms.evaluate import evaluate
+from onepass.egraph.terms.ops import (
+    cast,
+    const,
+    exp,
+    iota,
+    le,
+    load,
+    logical_and,
+    lt,
+    make,
+    max_over,
+    rescaled_sum,
+    scale,
+    sum_over,
+    where,
+)
 from onepass.egraph.terms.term import Dim, Tensor
-from onepass.egraph.terms.traversal import subterms
-from onepass.lowering.masks.masked_weights import with_masked_weights_as_zeros
+from onepass.egraph.terms.traversal import rename_dims, subterms
+from onepass.lowering.masks.masked_weights import with_hidden_weights_left_out, with_masked_weights_as_zeros
 
 I, J, D, E = Dim("i", 8), Dim("j", 8), Dim("d", 4), Dim("e", 4)
 QUERIES, KEYS, VALUES = (Tensor(name, "float32", (8, 4)) for name in "qkv")
@@ -90,3 +109,35 @@ def test_a_window_is_a_mask_of_two_parts():
     found = with_masked_weights_as_zeros(weight(by_sum(window), LOG), {LOG})
     assert found.op == "where" and {n for n in subterms(found.args[0])} == {n for n in subterms(window)}
     assert make("exp", found.args[1].args) is weight(SCORE, LOG)
+
+
+HIDDEN = lt(iota(J) + const(2), iota(I))  # rows 0 to 2 keep nothing
+MASKED = where(HIDDEN, SCORE, const(-inf))
+OTHERS = rename_dims(MASKED, {J: Dim("k", 8)})
+LARGEST = [
+    max_over(J, MASKED), max_over(Dim("k", 8), OTHERS), scale(rescaled_sum(J, MASKED, const(1.0))),
+    make("maximum", (load(LOG, iota(I)), max_over(J, MASKED))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("shift", LARGEST, ids=["the same dim", "another dim", "a state", "with a sink"])
+@pytest.mark.parametrize("value", [lambda w: w, lambda w: w * VALUE, lambda w: VALUE * (w / load(OTHER, iota(I)))])
+def test_hidden_weights_are_left_out_of_a_sum(value, shift):
+    """The result is the same to the bit of NaN: of rows that keep nothing, and of infinite scores and sinks."""
+    random, total = np.random.default_rng(0), sum_over(J, value(exp(MASKED - shift)))
+    found = with_hidden_weights_left_out(total)
+    order = (I, E) if E in total.dims else (I,)
+    assert any(n.op == "where" and n.args[0] is HIDDEN for n in subterms(found))
+    assert not any(n.op == "exp" and MASKED in n.args[0].args for n in subterms(found))
+    for extreme in (0.0, inf, -inf):
+        known = {t.name: random.standard_normal(t.shape) for t in (QUERIES, KEYS, VALUES, LOG, OTHER)}
+        known["q"][5], known["log"][:2] = known["q"][5] + extreme, known["log"][:2] + extreme
+        with np.errstate(all="ignore"):
+            was, now = (evaluate(term, known, order) for term in (total, found))
+        np.testing.assert_allclose(now, was, rtol=1e-12)
+
+
+@pytest.mark.parametrize("shift", [load(LOG, iota(I)), max_over(J, SCORE), max_over(J, MASKED) + const(1.0)])
+def test_weights_whose_shift_may_be_less_stay(shift):
+    total = sum_over(J, exp(MASKED - shift) * VALUE)
+    assert with_hidden_weights_left_out(total) is total

@@ -22,7 +22,7 @@ ORDER = {
     "terms": """split_flattened_dims rename_shadowed_dims reassociate_divisors multiply_out_addends
         sums_of_one_as_axes halve_sums
         merge_summed_dims order_nested_sums unroll_short_sums rename_bound_dims read_where_chosen
-        share_softmax_scales""",
+        share_softmax_scales leave_out_hidden_weights""",
     "shape": "group_rows merge_value_dims choose_kernel_shape",
     "cuts": "store_chosen store_parts split_chosen round_stored_sums",
     "kernels": """name_axes_alike group_stores build_loops finite_masks_as_guards attach_block_maps write_pairs_in_loops
