@@ -184,12 +184,16 @@ class _Search:
 
         Scores may take much: it is seen in the plan whether they are stored for a part of a dim at a time.
         """
-        stored = [sum(stored_bytes(candidate, sizes) for candidate in chosen) for sizes in self._sizes]
-        large = any(taken > max(MAX_STORED_BYTES, needed) for taken, needed in zip(stored, found.needed, strict=True))
-        if large and not any(_has_scores(term) for candidate in chosen for term in candidate):
+        stored = self._stored_bytes(chain.from_iterable(chosen))
+        if _are_large(stored, found) and not any(_has_scores(term) for candidate in chosen for term in candidate):
             return False
         pairs = zip(found.least(2), stored, strict=True)
         return found.beaten_by(*(least + 2 * taken / H200.memory_bytes for least, taken in pairs))
+
+    def _stored_bytes(self, terms: Iterable[Term]) -> list[int]:
+        """What terms take between kernels, by sizes."""
+        candidate = tuple(terms)
+        return [stored_bytes(candidate, sizes) for sizes in self._sizes]
 
     def _planned(self, choice: PlanChoice) -> _Found | None:
         """The plan with these choices; None if it has none, does not read what it stores, or breaks an invariant.
@@ -201,7 +205,7 @@ class _Search:
             if choice.stored and not _reads_its_parts(plan):
                 return None
             found = self.estimated(plan, choice)
-            if choice.stored and not self._has_room(found):
+            if _are_large(self._stored_bytes(choice.stored), found) and not self._has_room(found):
                 return None
         except (NotPlannable, WrongPlanning):
             return None
@@ -259,6 +263,11 @@ def _multiplied_seconds(
     own = resolve(kernel.rows.size, sizes) if kernel.rows is not None else 1
     filled = min(1.0, own / launches[0].config.row_tile)  # of a tile, whose other rows would not be multiplied
     return taken * filled * MULTIPLIED * multiplied / work if work else 0.0
+
+
+def _are_large(stored: Sequence[int], found: PlanEstimates) -> bool:
+    """Whether what is stored takes more memory than is little, and than inputs and results. stored: bytes, by sizes."""
+    return any(taken > max(MAX_STORED_BYTES, needed) for taken, needed in zip(stored, found.needed, strict=True))
 
 
 def _has_scores(term: Term) -> bool:
