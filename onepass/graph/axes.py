@@ -251,7 +251,8 @@ def _subscripts(node: fx.Node) -> Subscripts | None:
     if name_of(node) == "einsum":
         return _einsum_subscripts(node.args[0])
     if name_of(node) == "linear":
-        return _linear_subscripts(rank) if ranks == [rank, 2] and operands[0] is node.args[0] else None
+        first = node.args[0] if node.args else node.kwargs.get("input")
+        return _linear_subscripts(rank) if ranks == [rank, 2] and operands[0] is first else None
     if is_pointwise_convolution(node):
         return _convolution_subscripts(rank, ranks[1])
     if has_trait(node, Trait.MATRIX_PRODUCT) and min(ranks) >= 2:

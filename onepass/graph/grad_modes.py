@@ -17,12 +17,16 @@ from .op_kinds import changes_in_place, name_of
 
 KEPT_META = ("stack_trace", "nn_module_stack", "source_fn_stack")
 MARK = "onepass_unrecorded"
+GRAD = "_grad_increment_nesting"
 
 
 def recording(nodes: Iterable[fx.Node]) -> dict[fx.Node, bool]:
-    """Whether gradients are recorded at each node; nowhere, if no tensor of the graph requires any."""
+    """Whether gradients are recorded at each node; nowhere, if no tensor of the graph requires any.
+
+    What torch.func.grad differentiates in the graph does, though no value says so.
+    """
     nodes = list(nodes)
-    if not any(getattr(value_of_node(n), "requires_grad", False) for n in nodes):
+    if not any(getattr(value_of_node(n), "requires_grad", False) or name_of(n) == GRAD for n in nodes):
         return dict.fromkeys(nodes, False)
     found: dict[fx.Node, bool] = {}
     now = torch.is_grad_enabled()  # Dynamo calls a backend in the mode in which the graph will start

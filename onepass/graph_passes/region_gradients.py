@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import torch
 from torch import fx
+from torch.utils._pytree import tree_leaves
 
 from .. import messages
 from ..compiler.compiled_region import Fused
@@ -37,7 +38,8 @@ def gradients_needed(region: Region, records: Mapping[fx.Node, bool]) -> list[bo
 
     records: whether gradients are recorded at each node.
     """
-    wanted = any(records[node] and value_of_node(node).is_floating_point() for node in region.outputs)
+    results = (x for node in region.outputs if records[node] for x in tree_leaves(value_of_node(node)))
+    wanted = any(isinstance(x, torch.Tensor) and x.is_floating_point() for x in results)
     return [wanted and value.requires_grad for value in _tensors(region)]
 
 

@@ -27,6 +27,7 @@ from .grow import axis_of
 MAX_CHAIN = 40  # nodes behind a layer, one after the other
 MOVED = Trait.SWAPS_AXES | Trait.PERMUTES | Trait.MOVES_AXES | Trait.TRANSPOSES
 OF_TWO_AXES = ("tril", "triu")
+OF_A_RANK = {torch.channels_last, torch.channels_last_3d}
 COPIES = ("contiguous", "clone")
 PICKS = ("gather", "take_along_dim")
 Target = str | Callable  # a method's name, or a function
@@ -35,6 +36,8 @@ Call = tuple[Target, tuple]  # with arguments besides the tensor
 
 def flatten_rows(graph: fx.Graph) -> None:
     """Rewrites the layers of a graph, and cross entropies whose classes are the second of several axes."""
+    if any(map(_transforms, graph.nodes)):
+        return
     for node in list(graph.nodes):
         if name_of(node) == "cross_entropy":
             _put_classes_last(node)
@@ -45,6 +48,12 @@ def flatten_rows(graph: fx.Graph) -> None:
             _Flattening(layer, found).run()
 
 
+def _transforms(node: fx.Node) -> bool:
+    """Whether a function transform begins at which regions end: there, a value may have an axis more than calls see,
+    and the graph does not say which values have a gradient."""
+    return name_of(node).endswith("_increment_nesting") and name_of(node) != "_jvp_increment_nesting"
+
+
 def _has_several_axes(node: fx.Node) -> bool:
     """Whether the node multiplies rows of several axes by one matrix."""
     if name_of(node) not in ("linear", "matmul") or is_aten(node) or len(node.args) < 2 or {*node.kwargs} - {"bias"}:
@@ -52,7 +61,8 @@ def _has_several_axes(node: fx.Node) -> bool:
     rows, matrix = (value_of_node(n) if isinstance(n, fx.Node) else None for n in node.args[:2])
     if not isinstance(rows, FakeTensor) or not isinstance(matrix, torch.Tensor):
         return False
-    return rows.ndim > 2 and matrix.ndim == 2 and isinstance(rows.shape[-1], int)
+    some = all(n != 0 for n in (rows.shape[-1], *matrix.shape) if isinstance(n, int))  # else -1 names no size
+    return rows.ndim > 2 and matrix.ndim == 2 and isinstance(rows.shape[-1], int) and some
 
 
 def _reductions_alone(layer: fx.Node) -> ReducedProduct | None:
@@ -124,7 +134,7 @@ def _chain_behind(layer: fx.Node) -> list[tuple[fx.Node, Call | None]]:
         value, before = value_of_node(node), value_of_node(source)
         if not isinstance(value, torch.Tensor) or node.all_input_nodes != [source]:
             break
-        as_it_is = _is_plain(node) or name_of(node) in COPIES
+        as_it_is = _is_plain(node) or _is_copy(node)
         if as_it_is and not changes_in_place(node) and value.shape == before.shape:
             found.append((node, None))
         elif (call := _of_rows(node, source, width)) is not None and (reduced or _is_flat(node)):
@@ -135,6 +145,11 @@ def _chain_behind(layer: fx.Node) -> list[tuple[fx.Node, Call | None]]:
     return found[:last]
 
 
+def _is_copy(node: fx.Node) -> bool:
+    """Whether a node copies its elements in their order, of any rank; in a format of one rank, it is a view of rows."""
+    return name_of(node) in COPIES and len(node.args) == 1 and not node.kwargs
+
+
 def _is_flat(node: fx.Node) -> bool:
     return has_trait(node, Trait.KEEPS_ORDER) and value_of_node(node).ndim == 2
 
@@ -142,7 +157,7 @@ def _is_flat(node: fx.Node) -> bool:
 def _of_rows(node: fx.Node, source: fx.Node, width: int) -> Call | None:
     """The call that does to rows of a width what a view does to rows of scores; None if it does more than that."""
     value, before = value_of_node(node), value_of_node(source)
-    if kind_of(node) != "view" or value.ndim < 2 or before.ndim < 2:
+    if kind_of(node) != "view" or not _moves_elements(node) or value.ndim < 2 or before.ndim < 2:
         return None
     if has_trait(node, MOVED):
         order = permutation(node, source)
@@ -157,6 +172,12 @@ def _of_rows(node: fx.Node, source: fx.Node, width: int) -> Call | None:
     return None
 
 
+def _moves_elements(view: fx.Node) -> bool:
+    """Whether a view does nothing else: it has the dtype of what it reads, and its gradient; so `detach` does more."""
+    value, before = value_of_node(view), value_of_node(view.all_input_nodes[0])
+    return value.dtype == before.dtype and name_of(view).rstrip("_") != "detach"
+
+
 def _numbers(sizes: Sequence[int | torch.SymInt]) -> tuple[int, ...] | None:
     """Sizes as numbers, also where guards have fixed their symbols; None where one is a symbol."""
     found = tuple(n for n in map(size_of, sizes) if isinstance(n, int))
@@ -166,10 +187,16 @@ def _numbers(sizes: Sequence[int | torch.SymInt]) -> tuple[int, ...] | None:
 def _keeps_last(index: Argument, rank: int) -> bool:
     """Whether an index is one of integers and slices, and takes all of the last axis."""
     items = index if isinstance(index, tuple) else (index,)
-    if not all(n is None or n is Ellipsis or type(n) is int or _is_of_numbers(n) for n in items):
+    if not _is_basic(index):
         return False
     axes = sum(n is not None and n is not Ellipsis for n in items)
     return (Ellipsis not in items and axes < rank) or items[-1] in (slice(None), Ellipsis)
+
+
+def _is_basic(index: Argument) -> bool:
+    """Whether an index is one of integers and slices, which keep the order."""
+    items = index if isinstance(index, tuple) else (index,)
+    return all(n is None or n is Ellipsis or type(n) is int or _is_of_numbers(n) for n in items)
 
 
 def _is_of_numbers(item: Argument) -> bool:
@@ -241,27 +268,27 @@ class _Flattening:
     def _follow_view(self, node: fx.Node) -> None:
         read = node.all_input_nodes[0]
         source, value = self.flat.get(read), value_of_node(node)
-        if source is None or read in self.same:
+        if source is None or read in self.same or _is_tuple(node):
             return
         if _is_tuple(read):
             self._add(node, operator.getitem, (source, node.args[1]))
         elif value.shape == value_of_node(source).shape and has_trait(node, Trait.KEEPS_ORDER):
-            self.flat[node] = source
-            self.same.add(node)
+            if _moves_elements(node):
+                self.flat[node] = source
+                self.same.add(node)
         elif _numbers(value.shape[: len(self.rows)]) == self.rows and _keeps_order(node):
             rest = _numbers(value.shape[len(self.rows) :])
             if rest is not None:
-                self._add(node, "reshape", (source, -1, *rest))
+                self._add(node, "reshape", (source, prod(self.rows), *rest))
 
     def _arguments(self, node: fx.Node) -> tuple[tuple, Mapping[str, Argument]] | None:
         """The arguments of the call over flat rows; None for a call that does not treat each row alone."""
         if node is self.layer:
             return (self._reshaped(node, node.args[0]), *node.args[1:]), node.kwargs  # its width is a number
         along = kind_of(node) == "reduction" or name_of(node) in PICKS
-        by_rows = _is_of_the_last_axis(node) if along else _is_plain(node)
-        if not by_rows or not self.same.isdisjoint(node.all_input_nodes):
+        rank = self._rank_by_rows(node, along)
+        if rank is None:
             return None
-        rank = max(value_of_node(n).ndim for n in node.all_input_nodes if n in self.flat)
         found = {n: self._operand(node, n, rank) for n in node.all_input_nodes}
         if None in found.values():
             return None
@@ -270,6 +297,24 @@ class _Flattening:
             kwargs = {name: -1 if name in ("dim", "axis") else value for name, value in kwargs.items()}
             args = (*args[:1], *(-1 for _ in args[1:2]), *args[2:])
         return args, kwargs
+
+    def _rank_by_rows(self, node: fx.Node, along: bool) -> int | None:
+        """The rank of what a call reads of flat nodes; None if it does not treat each row alone.
+
+        along: whether it reduces an axis, or picks along one.
+        """
+        by_rows = _is_of_the_last_axis(node) if along else _is_plain(node)
+        if not by_rows or not self.same.isdisjoint(node.all_input_nodes):
+            return None
+        rank, *others = {value_of_node(n).ndim for n in node.all_input_nodes if n in self.flat}
+        if others or (along and rank <= len(self.rows)):  # of other ranks, axes meet that are not the same
+            return None
+        return rank if self._has_the_rows(value_of_node(node)) else None
+
+    def _has_the_rows(self, value: object) -> bool:
+        """Whether a result's first axes, or those of each of its items, are the rows."""
+        items = value if isinstance(value, tuple | list) else (value,)
+        return all(isinstance(x, torch.Tensor) and _numbers(x.shape[: len(self.rows)]) == self.rows for x in items)
 
     def _operand(self, node: fx.Node, operand: fx.Node, rank: int) -> fx.Node | None:
         """What a flat call reads in place of an operand of a call of this rank; None if there is nothing."""
@@ -287,7 +332,7 @@ class _Flattening:
 
     def _reshaped(self, node: fx.Node, rows: fx.Node) -> fx.Node | None:
         rest = _numbers(value_of_node(rows).shape[len(self.rows) :])
-        return None if rest is None else self._made(_called(node, "reshape", rows, -1, *rest))
+        return None if rest is None else self._made(_called(node, "reshape", rows, prod(self.rows), *rest))
 
     def _made(self, node: fx.Node) -> fx.Node:
         self.made.append(node)
@@ -319,13 +364,16 @@ def _is_tuple(node: fx.Node) -> bool:
 def _keeps_order(node: fx.Node) -> bool:
     """Whether a view has the elements of what it reads, in their order: one that adds or drops axes of one place."""
     made, read = value_of_node(node), value_of_node(node.all_input_nodes[0])
-    return made.numel() == read.numel() and not has_trait(node, MOVED | Trait.REPEATS) and made.ndim != read.ndim
+    in_order = has_trait(node, Trait.KEEPS_ORDER) or name_of(node) == "select"
+    in_order = in_order or (node.target is operator.getitem and _is_basic(node.args[1]))
+    return in_order and made.numel() == read.numel() and made.ndim != read.ndim
 
 
 def _is_plain(node: fx.Node) -> bool:
     """Whether a call treats each element alone, wherever it is."""
     plain = kind_of(node) in ("cast", "pointwise") and not has_trait(node, Trait.AT_POSITIONS)
-    return plain and name_of(node) not in OF_TWO_AXES
+    of_a_rank = OF_A_RANK.isdisjoint(n for n in (*node.args, *node.kwargs.values()) if type(n) is torch.memory_format)
+    return plain and of_a_rank and name_of(node) not in OF_TWO_AXES
 
 
 def _is_of_the_last_axis(node: fx.Node) -> bool:
@@ -349,7 +397,7 @@ def _put_classes_last(node: fx.Node) -> None:
         return
     source = _with_classes_last(view)
     classes = None if source is None else size_of(value_of_node(source).shape[-1])
-    if source is None or not isinstance(classes, int):
+    if source is None or not isinstance(classes, int) or classes == 0:
         return
     if value_of_node(target).ndim == value_of_node(view).ndim:  # probabilities
         target = _called(node, "reshape", _called(node, "movedim", target, 1, -1), -1, classes)
