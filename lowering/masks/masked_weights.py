@@ -88,7 +88,7 @@ def with_hidden_weights_left_out(term: Term) -> Term:
         if made.op != "reduce" or made.attrs[0] != "sum":
             return made
         found, dim = _hidden(made.args[0], made.attrs[1]), made.attrs[1]
-        if found is None or dim not in found[0].dims:
+        if found is None or dim not in found[0].dims or found[2].dtype != made.dtype:
             return made
         kept, value, shift = found
         total = make("reduce", (where(kept, value, const(0.0)),), made.attrs)
