@@ -154,11 +154,11 @@ class Loop:
         """Whether data says which elements are left out, and these have indices that a tensor holds: they may hold
         anything, as the entries of a page table behind a length do."""
         guards = () if self.guard is None else (self.guard,)
-        if not _loads((*guards, *(limit.bound for limit in self.limits))):
-            return False
+        data = _loads((*guards, *(limit.bound for limit in self.limits)))
         values = [value for state in self.accumulators for value in (state.gauge, *state.values) if value is not None]
-        indices = [index for load in _loads(values) for index in load.args]
-        return any(self.dim in load.dims for load in _loads(indices))
+        indices = _loads(index for load in _loads(values) for index in load.args)
+        along = {self.dim}.union(*(load.dims for load in data))  # an entry for a sequence without keys is hidden, too
+        return bool(data) and any(not along.isdisjoint(load.dims) for load in indices)
 
 
 def _loads(terms: Iterable[Term]) -> list[Term]:

@@ -50,3 +50,19 @@ def test_who_has_the_original_calls_as_rivals(function, tried):
     given = plain(batch(3))
     known = library_choice.rivals(compiled_region.make(program_of(function, *given), Options()), given, CALL)
     assert (executors.ORIGINAL in known) is tried
+
+
+def test_a_table_of_one_page_has_entries_behind_a_length_of_0():
+    q, kc, vc, table, lengths = plain(batch(lengths=(3, 0, 8)))
+    table = table[:, :1].clone()
+    table[1] = 10**9
+    known = compiled_region.make(program_of(by_index, q, kc, vc, table, lengths), Options())
+    assert executors.ORIGINAL not in library_choice.rivals(known, [q, kc, vc, table, lengths], CALL)
+    run = torch.compile(by_index, backend=onepass_backend, options={"inner": "eager"})
+    for _ in range(2):
+        with torch.no_grad():
+            found = run(q, kc, vc, table, lengths)
+    tame = table.clone()
+    tame[1] = 0
+    wanted = by_index(q, kc, vc, tame, lengths)
+    torch.testing.assert_close(found[::2], wanted[::2], atol=1e-5, rtol=1e-4)
