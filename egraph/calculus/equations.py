@@ -6,17 +6,17 @@ those before it leave. Example: Σ_j exp(s) = exp(L), where L is a value with th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..derivation.normalize import Normaliser
 from ..rewrite.rule import Rule
 from ..terms.ops import cast, const, iota, load
-from ..terms.term import FLOATS, Term
+from ..terms.term import FLOATS, Dim, Term
 from ..terms.traversal import subterms, tensors
 from .partials import NotDifferentiable
 from .reverse_mode import Result
-from .saved import Saved
+from .saved import Saved, arranged, as_dtype, row_values, rows_computed_again, saved_value
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,23 @@ class Equations:
         """Whether x is a sum of saved values. One value for it may have lost what the parts are saved apart for."""
         names = {one.tensor.name for one in self.saved}
         return x.op == "add" and all(part.op == "load" and part.attrs[0].name in names for part in x.args)
+
+    def add_rows(
+        self,
+        derivatives: Iterable[Term],
+        results: Mapping[Result, Normaliser],
+        laws: Normaliser,
+        order: Sequence[Dim],
+    ) -> bool:
+        """Adds the values by row that derivatives would compute again. False if there are none.
+
+        results: with what makes the form of each. laws: those of the derivatives. order: dims of the results' axes.
+        """
+        again = rows_computed_again(derivatives, row_values(results, laws, order), laws)
+        for number, (term, form) in enumerate(again.items()):
+            row = saved_value(f"row{number or ''}", term, arranged(term, order))
+            self.add((row,), form, as_dtype(row, term.dtype))
+        return bool(again)
 
     def with_all(self, more: Iterable[tuple[Sequence[Saved], Term, Term]]) -> Equations:
         """These equations, and more behind them."""

@@ -32,8 +32,6 @@ from .saved import (
     logarithms,
     means,
     multiplies_mask,
-    row_values,
-    rows_computed_again,
     saved_value,
 )
 
@@ -98,7 +96,7 @@ def _of_forms(
     laws_now = known.with_all(stored)
     found, joints, chains = _with_chains(forms, wanted, laws_now)
     order = tuple(dict.fromkeys((*order, *(dim for one in sums for part in one.parts for dim in part.order))))
-    if _add_rows(known, found, free, laws_now.normaliser(), order):
+    if known.add_rows([g.term for g in found], free, laws_now.normaliser(), order):
         laws_now = known.with_all(stored)
         found, joints, chains = _with_chains(forms, wanted, laws_now)
     Bounded(sums, results, known.normaliser()).check(joints)
@@ -107,21 +105,6 @@ def _of_forms(
     shown = tuple(replay(result.term, normaliser) for result, normaliser in free.items())
     certificate = DerivativeCertificate(shown, chains(), tuple(laws_now.rules), tuple(laws_now.saved))
     return Gradients(tuple(found), kept, certificate)
-
-
-def _add_rows(
-    known: Equations,
-    found: Sequence[Derivative],
-    results: Mapping[Result, Normaliser],
-    laws: Normaliser,
-    order: Sequence[Dim],
-) -> bool:
-    """Adds the values by row that gradients would compute again. False if there are none."""
-    again = rows_computed_again([g.term for g in found], row_values(results, laws, order), laws)
-    for number, (term, form) in enumerate(again.items()):
-        saved = saved_value(f"row{number or ''}", term, arranged(term, order))
-        known.add((saved,), form, as_dtype(saved, term.dtype))
-    return bool(again)
 
 
 def _equations(laws: Laws, sums: Sequence[Logarithm], forms: Mapping[Result, Term], order: Sequence[Dim]) -> Equations:

@@ -433,8 +433,8 @@ def rows_computed_again(
 ) -> dict[Term, Term]:
     """The largest values by row that stand in gradients, there perhaps with other names of dims, each with its form.
 
-    rows: as `row_values` has them. laws: those of the gradients. Truth values that a gradient makes of some of these
-    are one value: where a row counts, a kernel reads one number.
+    rows: as `row_values` has them. laws: those of the gradients. Truth values that a gradient makes of several others
+    are one value, so that a kernel reads one truth value for a row instead of several.
     """
     known = {canonical_names(form): value for form, value in rows.items()}
     found: dict[Term, Term] = {}

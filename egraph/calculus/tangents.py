@@ -27,8 +27,6 @@ from .saved import (
     logarithms,
     means,
     read,
-    row_values,
-    rows_computed_again,
     saved_value,
 )
 
@@ -59,12 +57,8 @@ def tangents(
     for result, form in forms.items():
         known.add(*_value(result, form))
     found = _normal(raw, laws_now := known.normaliser())
-    rows = row_values(dict.fromkeys(results, free), laws_now, order)
-    again = rows_computed_again(found.values(), rows, laws_now)
-    for number, term in enumerate(again):
-        row = saved_value(f"row{number or ''}", term, arranged(term, order))
-        known.add((row,), free.normal(term), as_dtype(row, term.dtype))
-    found = _normal(raw, laws_now := known.normaliser()) if again else found
+    if known.add_rows(found.values(), dict.fromkeys(results, free), laws_now, order):
+        found = _normal(raw, laws_now := known.normaliser())
     Bounded(sums, results, known.normaliser()).check([*found.values(), *weights])
     chains = tuple(replay(term, laws_now) for term in raw.values())
     shown = tuple(replay(result.term, free) for result in results)

@@ -45,7 +45,8 @@ class RunStage:
         """Makes it ready for tensors like these, and adds tensors like its results, as `run` does."""
         if self.product is None:
             self.ready = prepare(self.plan, {t.name: values[t.name] for t in self.plan.inputs}, self.strides)
-            self.strides = self.strides if getattr(self.ready, "has_strides", True) else {}
+            if not getattr(self.ready, "has_strides", True):  # nothing is ready where kernels are only compiled ahead
+                self.strides = {}
         for output in self.plan.outputs:
             lies_in = None if self.product is None else targets.get(output.name)
             values[output.name] = self._new(output, values) if lies_in is None else lies_in

@@ -21,7 +21,7 @@ MOST_TIMES_FOR_MEMORY = 4.0  # of Inductor's estimated time, that a plan may tak
 SHORT_STEP = 2e-3  # seconds, of which launches may be most
 PRODUCTS_OF_A_STEP = 3  # the product itself, and one for the gradient of each factor
 TIMES_MOVED = 3  # the least bytes of a forward: the backward reads the product, and stores and reads its cotangent
-TIMES_REDUCED = 4  # what a product makes, for each reduction of it but the first: measured with those of both axes
+TIMES_REDUCED = 4  # what a product makes, for each further reduction of it; fitted to losses that reduce both axes
 
 
 def may_beat_inductor(made: Training, sizes: Mapping[str, int]) -> bool:

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from onepass.graph import reduced_products
 from onepass.graph.op_kinds import name_of
-from onepass.regions.layer_rows import flatten_rows
+from tests.support import layer_rows
 
 BATCH, TIME, WIDTH, CLASSES = 3, 5, 4, 7
 
@@ -77,21 +77,15 @@ def given():
     return torch.randn(BATCH, TIME, WIDTH), torch.randn(CLASSES, WIDTH), torch.randint(CLASSES, (BATCH, TIME))
 
 
-def rewritten(function, monkeypatch, gradients=False, dynamic=False):
-    """What a function gives with its graph rewritten, and the graph."""
+@pytest.fixture
+def of_any_size(monkeypatch):
     monkeypatch.setattr(reduced_products, "LEAST_ELEMENTS", 1)
-    torch._dynamo.reset()
-    graphs = []
 
-    def backend(gm, _):
-        flatten_rows(gm.graph)
-        gm.graph.lint()
-        gm.recompile()
-        graphs.append(gm.graph)
-        return gm.forward
 
+def rewritten(function, gradients=False, dynamic=False):
+    """What a function gives with its graph rewritten, and the graph."""
     h, w, y = given()
-    found = torch.compile(function, backend=backend, dynamic=dynamic)(h.requires_grad_(gradients), w, y)
+    found, graphs = layer_rows.rewritten(function, h.requires_grad_(gradients), w, y, dynamic=dynamic)
     return found, graphs[-1]
 
 
@@ -100,11 +94,12 @@ def shapes_of_rows(graph):
     return [tuple(n.args[0].meta["example_value"].shape) for n in layers]
 
 
+@pytest.mark.usefixtures("of_any_size")
 @pytest.mark.parametrize("gradients", [False, True])
 @pytest.mark.parametrize("name", MOVED)
-def test_rows_are_one_axis_in_front_of_the_layer(name, gradients, monkeypatch):
+def test_rows_are_one_axis_in_front_of_the_layer(name, gradients):
     function, shape = MOVED[name]
-    found, graph = rewritten(function, monkeypatch, gradients)
+    found, graph = rewritten(function, gradients)
     torch.testing.assert_close(found, function(*given()))
     assert {*shapes_of_rows(graph)} == {shape}
     for node in graph.nodes:
@@ -115,29 +110,23 @@ def test_rows_are_one_axis_in_front_of_the_layer(name, gradients, monkeypatch):
             assert value.requires_grad == (asked and value.is_floating_point()) or not isinstance(read[0], torch.Tensor)
 
 
+@pytest.mark.usefixtures("of_any_size")
 @pytest.mark.parametrize("name", STAYING)
-def test_what_reads_more_than_rows_stays(name, monkeypatch):
+def test_what_reads_more_than_rows_stays(name):
     function = STAYING[name]
-    found, graph = rewritten(function, monkeypatch)
+    found, graph = rewritten(function)
     torch.testing.assert_close(found, function(*given()))
     assert {*shapes_of_rows(graph)} == {(BATCH, TIME, WIDTH)}
 
 
+@pytest.mark.usefixtures("of_any_size")
 @pytest.mark.parametrize("name", [*MOVED, *STAYING])
-def test_lengths_that_are_symbols(name, monkeypatch):
+def test_lengths_that_are_symbols(name):
     function = MOVED[name][0] if name in MOVED else STAYING[name]
-    found, _ = rewritten(function, monkeypatch, dynamic=True)
+    found, _ = rewritten(function, dynamic=True)
     torch.testing.assert_close(found, function(*given()))
 
 
 def test_small_layers_stay():
-    torch._dynamo.reset()
-    graphs = []
-
-    def backend(gm, _):
-        flatten_rows(gm.graph)
-        graphs.append(gm.graph)
-        return gm.forward
-
-    torch.compile(MOVED["cut by all axes"][0], backend=backend)(*given())
-    assert shapes_of_rows(graphs[0]) == [(BATCH, TIME, WIDTH)]
+    _, graph = rewritten(MOVED["cut by all axes"][0])
+    assert shapes_of_rows(graph) == [(BATCH, TIME, WIDTH)]
