@@ -519,6 +519,14 @@ def triton_missing() -> str | None:
     return None
 
 
+def load_triton() -> None:
+    """Loads Triton's compiler, where it is there, so that the first compilation need not wait for that."""
+    if triton_missing() is None:
+        from .launch.triton_compat import load_compiler
+
+        load_compiler()
+
+
 def _are_distinct(plan: Plan) -> bool:
     """Whether each result is a tensor of its own; else one that is stored is two results."""
     return len({output.name for output in plan.outputs}) == len(plan.outputs)

@@ -177,6 +177,9 @@ class GluonLauncher(Launcher):
         found = bind(kernel) if wide and any(loop.part for loop in kernel.loops) else None
         return found if isinstance(found, Binding) else None
 
+    def _is_known_ahead(self, kernel: Kernel) -> bool:  # settings of this form depend on how many tiles a map lists
+        return not isinstance(found := self.bindings.get(kernel.name), Binding) or found.loop.map is None
+
     def _prepare(self, kernel: Kernel, values: dict, sizes: dict, device: torch.device, checked: bool = True) -> Any:
         binding = self.bindings.get(kernel.name) or self._of_parts(kernel)
         if binding is None:  # one of the kernels that share out the loops of another
@@ -210,9 +213,8 @@ class GluonLauncher(Launcher):
         programs = min(places * config.residents, prepared.total)
         found, maps = self._work(binding, prepared, config, programs, place)
         arguments = (*arguments_of(source, values, sizes), *found, prepared.total)
-        function = load(source.text, source.function)
         options = options_of(config, source.text) | self._as_written()
-        return GluonLaunch(function, programs, windows, arguments, maps, options, source)
+        return GluonLaunch(load(source.text, source.function), programs, windows, arguments, maps, options, source)
 
     @staticmethod
     def _in_order(binding: Binding, overlays: tuple[Operand, ...], tile: int) -> tuple[Binding, HopperConfig]:
@@ -248,12 +250,10 @@ class GluonLauncher(Launcher):
     def _run_here(self, binding: Binding, values: dict, sizes: dict, device: torch.device) -> float | None:
         """Columns that tiles of rows run where a map says which, as the tensors of this call have it."""
         record, kernel = binding.loop.map, binding.kernel
-        if record is None or not pays(kernel, record, H200.product_rows, H200.product_rows, sizes) or capturing(device):
+        tile = H200.product_rows
+        if record is None or not pays(kernel, record, tile, tile, sizes) or capturing(device):
             return None
-        tiling = Tiling(
-            record, H200.product_rows if record.rows else 1, H200.product_rows, tuple(sorted(sizes.items()))
-        )
-        return typical_run(tiling, values)
+        return typical_run(Tiling(record, tile if record.rows else 1, tile, tuple(sorted(sizes.items()))), values)
 
     def _known(
         self, binding: Binding, prepared: Prepared, config: HopperConfig, programs: int, device: torch.device
@@ -364,10 +364,10 @@ def _refusals(binding: Binding, config: HopperConfig) -> Iterator[str]:
 
 def _not_handed_over(binding: Binding) -> Iterator[str]:
     """Reasons why a warpgroup cannot give its weights and the vectors of its rows to another one."""
-    states = [pair for step in binding.steps for pair in step.states]
     if len(binding.steps) > 1 or len(binding.matrices) != 1:
         yield f"its weights multiply {len(binding.matrices)} matrices of more than {MAX_OWN_COLUMNS} columns"
-    if any(v.dtype not in (*HALVES, "float32", "float") for state, _ in states for v in state.values):
+    states = [state for step in binding.steps for state, _ in step.states]
+    if any(v.dtype not in (*HALVES, "float32", "float") for state in states for v in state.values):
         yield "what is no float32 is beside a matrix of more columns than one warpgroup holds"
     if binding.loop.map is not None or len(binding.loop.ranges) != 1:
         yield "a list of tiles says which warpgroup runs them, and here warpgroups share their rows"

@@ -16,6 +16,7 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
+from triton.runtime.cache import triton_key
 from triton.runtime.errors import PTXASError
 from triton.runtime.jit import JITFunction
 
@@ -87,6 +88,15 @@ def compile_ahead(
         kind = GluonASTSource
     source = kind(function, signature, constexprs=constants, attrs=attributes)
     return triton.compile(source, target=TARGETS[target], options=options | OPTIONS)
+
+
+def load_compiler() -> None:
+    """Loads what the first compilation waits for: Gluon, the driver, and the digest of Triton's own files. Each takes
+    some tenths of a second."""
+    if gluon_missing() is None:
+        import triton.experimental.gluon.language.nvidia.hopper
+    triton.runtime.driver.active.get_current_target()
+    triton_key()
 
 
 def compiled_forms(function: JITFunction) -> list[dict[str, int]]:

@@ -287,17 +287,19 @@ class Launcher:
     ) -> None:
         """Compiles what `bind` would first try for tensors like these, which have no memory: they are on "meta".
 
-        Nothing is loaded, copied or launched, so another thread may capture a graph meanwhile. A plan that reads a map
-        of tiles is left out: its settings depend on what is in the tensors.
+        Nothing is loaded, copied or launched, so another thread may capture a graph meanwhile. A kernel whose settings
+        depend on what is in the tensors is left out.
         """
         values, _ = self._inputs(dict(zip(names, tensors, strict=True)))
-        if any(loop.map is not None for kernel in self.plan.kernels for loop in kernel.loops):
-            return
         with torch.cuda.device(device):
             kernels, sizes = self._stages(sizes, device)
             seen = _as_stored(kernels, {**values, **_without_memory(self._made(kernels, sizes, strides or {}))}, sizes)
-            for kernel in kernels:
+            for kernel in (kernel for kernel in kernels if self._is_known_ahead(kernel)):
                 make_launcher(self._prepare(kernel, seen, sizes, device, checked=False).compiled(seen))
+
+    def _is_known_ahead(self, kernel: Kernel) -> bool:
+        """Whether sizes alone say how the kernel runs, and not what is in its tensors."""
+        return True
 
     def _made(self, kernels: Sequence[Kernel], sizes: dict, strides: dict) -> list[Made]:
         """What the kernels write: name, shape, strides and dtype. strides: those that are wished for, by name.

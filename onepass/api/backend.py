@@ -27,7 +27,7 @@ from ..report.graph_breaks import with_break
 from ..report.publish import publish
 from ..report.records import Report, record
 from ..runtime import library_choice
-from ..runtime.compile_ahead import compile_ahead
+from ..runtime.compile_ahead import compile_ahead, start_compiler
 from ..runtime.region_call import falls_back, has_tangent
 from ..runtime.runner import one_line
 from .eager_graph import leaves_nothing_to_compile, without_compiler
@@ -35,6 +35,7 @@ from .mask_data import taking, wanted, with_tensors
 from .recompile import Recompiled, may_recompile
 
 log = logging.getLogger(__name__)
+start_compiler()  # who imports this module compiles next; a thread of its own has the time that Dynamo takes first
 Tell = Callable[[Report], None]
 Compiled = tuple[Callable, Report, InputPairs]  # and the inputs that must not share memory
 

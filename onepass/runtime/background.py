@@ -17,6 +17,7 @@ from ..process_state import registered
 # More would take turns: half of a compilation is Python. A process for each kernel took as long on 32 cores: it imports
 # and hashes Triton once more, and compiles its own launcher.
 MAX_THREADS = 2
+START = "the compiler's start"  # the key of what every compilation needs first
 log = logging.getLogger(__name__)
 
 
@@ -43,6 +44,11 @@ class Background:
         found = self._known.get(key)
         if found is not None and not found.cancel():
             found.result()
+
+    def is_under_way(self, key: str) -> bool:
+        """Whether a thread does the work of this key now."""
+        found = self._known.get(key)
+        return found is not None and found.running()
 
     def _forget(self) -> None:
         self._known.clear()

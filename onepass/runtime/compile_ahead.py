@@ -16,8 +16,9 @@ import torch
 from torch import fx
 
 from ..graph.nodes import value_of_node
+from ..lowering.executors import load_triton
 from ..training.plans import Training, training
-from .background import COMPILES
+from .background import COMPILES, START
 from .operator import runner
 from .region_call import call_of, fake_results
 from .runner import Runner
@@ -35,6 +36,12 @@ class KnownCall(NamedTuple):
     tensors: list[torch.Tensor]
     sizes: list[int]
     device: torch.device
+
+
+def start_compiler() -> None:
+    """Starts a thread that loads Triton's compiler, where a GPU is used: while Dynamo looks at the first program."""
+    if torch.cuda.is_initialized():
+        COMPILES.start(START, load_triton)
 
 
 def compile_ahead(gm: fx.GraphModule) -> None:

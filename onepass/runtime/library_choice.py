@@ -91,6 +91,12 @@ def least_seconds(found: Fused, names: Collection[str], tensors: Tensors, call: 
     return {executors.COMPILED: moved / _bytes_per_second(tensors[0].device)}
 
 
+def takes_too_long(least: float | None, taken: float | None) -> bool:
+    """Whether a rival cannot win that takes this time at least, None if that is not known. taken: by the plan; None
+    if that is not known, and the rival takes long to try."""
+    return least is not None and (taken is None or least > MAX_SHARE_OF_TIME * taken)
+
+
 @lru_cache
 def _bytes_per_second(device: torch.device) -> float:
     """What the memory of a GPU can move: twice in each clock, over its whole bus."""
@@ -143,7 +149,7 @@ def fastest(
     taken = known if known > LONG_RUN or not others else seconds(own, tensors)
     times: dict[str, float] = {}
     for name, run in others.items():
-        if least.get(name, 0.0) > MAX_SHARE_OF_TIME * taken or not _is_worth_a_try(name, times, taken, tensors):
+        if takes_too_long(least.get(name), taken) or not _is_worth_a_try(name, times, taken, tensors):
             continue
         try:
             if wrong(name, run(tensors)) is None:
@@ -173,7 +179,7 @@ def share_of_step(taken: float, step: executors.Run, tensors: Tensors, least: fl
 
     taken: seconds of the plans' step. least: seconds that the other one takes at least.
     """
-    if least > MAX_SHARE_OF_TIME * taken:
+    if takes_too_long(least, taken):
         return 1.0
     try:
         step(tensors)  # compiles

@@ -11,7 +11,8 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any
 
 import torch
@@ -21,12 +22,12 @@ from ..compiler.compiled_region import Fused, make
 from ..compiler.traffic import STORES_TOO_MUCH, stores_too_much
 from ..errors import OnepassError
 from ..graph.program import Program
-from ..lowering.executors import TILED
+from ..lowering.executors import GLUON, TILED
 from ..lowering.plan.records import IndexOutOfRange, NotPlannable
 from ..lowering.stage_times import shown, stage
 from ..report import records
 from . import executors, library_choice
-from .background import COMPILES
+from .background import COMPILES, START
 from .compare_results import (
     Pair,
     RoundingFacts,
@@ -50,6 +51,14 @@ class ExecutorError(OnepassError):
     """An executor that cannot be used: not there, or its result is not the tiled executor's."""
 
 
+@dataclass
+class Ahead:
+    """What a first call needs beside its kernels, ready before these are: right results, and rivals that have run."""
+
+    expected: list[torch.Tensor] | None = None
+    rivals: dict[str, executors.Run] = field(default_factory=dict)
+
+
 class Runner:
     """One region: which executors are left, what was validated, and the kinds of calls that are ready."""
 
@@ -67,6 +76,7 @@ class Runner:
         self.undecided: Counter[str] = Counter()
         self.short_of_memory: Counter[str] = Counter()
         self.took = 0.0  # seconds of the plan's last run that was prepared; on a GPU, of the host
+        self.ahead = Ahead()
         records.attach(found.report)
 
     def __call__(self, tensors: Tensors, numbers: Sequence[int]) -> list[torch.Tensor]:
@@ -101,9 +111,11 @@ class Runner:
         return results
 
     def _first(self, kind: tuple, tensors: Tensors, numbers: Sequence[int]) -> list[torch.Tensor]:
-        with stage("wait for kernels compiled ahead"):
-            COMPILES.finish(self.found.key)
         call, short = self._call(tensors, numbers), Counter(self.short_of_memory)
+        self._use_the_wait(tensors, call)
+        with stage("wait for kernels compiled ahead"):
+            COMPILES.finish(START)
+            COMPILES.finish(self.found.key)
         try:
             results = self._chosen(kind, tensors, call) if not unfit(self.found, call) else None
             results = self._without_a_long_wait(kind, tensors, call) if results is None else results
@@ -118,8 +130,40 @@ class Runner:
         try:
             return self._by_original_calls(kind, tensors, call) if results is None else results
         finally:
+            self.ahead = Ahead()
             if self.short_of_memory - short:  # who ran instead is not kept: the next call may have more memory
                 self.ready.pop(kind, None)
+
+    def _use_the_wait(self, tensors: Tensors, call: RegionCall) -> None:
+        """While a thread compiles the kernels: computes what they are compared with, and has the rivals run once, which
+        compiles them. What fails here is done again later, where its error counts."""
+        key, size = self.found.key, library_choice.size_class(tensors[0].device, call.sizes)
+        is_needed = not self.validated and size not in self.choices and not unfit(self.found, call)
+        captures = tensors[0].is_cuda and torch.cuda.is_current_stream_capturing()
+        if not is_needed or captures or not COMPILES.is_under_way(key):
+            return
+        try:
+            with stage("validation"):
+                self.ahead.expected = self._expected(tensors, call)
+            with stage("rivals"):
+                self._run_rivals_once(tensors, call)
+        except Exception as error:
+            if library_choice.is_lost(error):
+                raise
+
+    def _run_rivals_once(self, tensors: Tensors, call: RegionCall) -> None:
+        """Has the rivals run that will be timed beside the plan, as long as its kernels are not there."""
+        others = self._rivals_of_first_call(tensors, call)
+        least = library_choice.least_seconds(self.found, others, tensors, call)
+        for name, run in self._ready_rivals(others, tensors, call).items():
+            taken = GLUON.seconds(self.found.plan, call.sizes) if name in least else inf
+            if not COMPILES.is_under_way(self.found.key) or library_choice.takes_too_long(least.get(name), taken):
+                continue
+            run(tensors)
+            self.ahead.rivals[name] = run
+
+    def _rivals_of_first_call(self, tensors: Tensors, call: RegionCall) -> dict[str, executors.Prepare]:
+        return self.rivals(tensors, call)
 
     def compile_ahead(self, tensors: Tensors, numbers: Sequence[int], device: torch.device) -> None:
         """Compiles the kernels that a call on this device would first try, for tensors like these, on "meta".
@@ -130,6 +174,7 @@ class Runner:
         rival, _ = self.choices.get(library_choice.size_class(device, call.sizes), ("", 1.0))
         first = next(iter(self.order(device, call)))
         if not rival and first in executors.KERNELS and first not in self.broken:
+            COMPILES.finish(START)
             executors.compile_ahead(first, self.found, tensors, call, device)
 
     def _call(self, tensors: Tensors, numbers: Sequence[int]) -> RegionCall:
@@ -261,7 +306,7 @@ class Runner:
         ready = {}
         for name, prepare in others.items():
             try:
-                ready[name] = prepare(self.found, tensors, call)
+                ready[name] = self.ahead.rivals.get(name) or prepare(self.found, tensors, call)
             except (OnepassError, NotPlannable):  # it does not take these tensors
                 continue
         return ready
@@ -366,7 +411,7 @@ class Runner:
         if torch.cuda.is_current_stream_capturing():
             return self._unvalidated(tensors, call), False
         with stage("validation"):
-            expected = self._expected(tensors, call)
+            expected = self.ahead.expected or self._expected(tensors, call)
         results = run(tensors)
         with stage("validation"):
             wrong = self._mismatched(results, expected, tensors, call)

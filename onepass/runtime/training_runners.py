@@ -110,6 +110,9 @@ class ForwardRunner(Runner):
         self._choose(size, (executors.COMPILED, share) if share < 1.0 else own)
         return own[0] == "" or share < 1.0
 
+    def _rivals_of_first_call(self, tensors: Tensors, call: RegionCall) -> dict[str, executors.Prepare]:
+        return {}  # they wait for a backward
+
     def _tiles(self, tensors: Tensors, call: RegionCall) -> dict[str, executors.Prepare]:
         """The only rivals that save what the plan saves."""
         known = self.rivals(tensors, call)

@@ -26,6 +26,17 @@ def test_who_needs_the_result_waits_for_it():
     assert done == [1]
 
 
+def test_whether_work_is_under_way():
+    began, may_end, jobs = threading.Event(), threading.Event(), Background(threads=1)
+    jobs.start("first", lambda: (began.set(), may_end.wait(WAIT)))
+    jobs.start("second", lambda: None)
+    assert began.wait(WAIT)
+    assert [jobs.is_under_way(key) for key in ("first", "second", "third")] == [True, False, False]
+    may_end.set()
+    jobs.finish("first")
+    assert not jobs.is_under_way("first")
+
+
 def test_work_that_has_not_begun_is_left_out():
     began, may_end, done, jobs = threading.Event(), threading.Event(), [], Background(threads=1)
     jobs.start("first", lambda: (began.set(), may_end.wait(WAIT)))

@@ -122,3 +122,12 @@ def test_a_failure_ahead_is_no_failure_of_the_call(asked, monkeypatch):
     monkeypatch.setattr(compile_ahead, "value_of_node", None)
     torch._dynamo.reset()
     torch.testing.assert_close(compiled(dynamic=False)(q, k, v), causal(q, k, v))
+
+
+@pytest.mark.parametrize("is_used", [False, True])
+def test_the_compiler_is_loaded_where_a_gpu_is_used(is_used, monkeypatch):
+    started = []
+    monkeypatch.setattr(background.COMPILES, "start", lambda *given: started.append(given))
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: is_used)
+    compile_ahead.start_compiler()
+    assert started == [(background.START, compile_ahead.load_triton)] * is_used

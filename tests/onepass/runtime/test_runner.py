@@ -194,3 +194,34 @@ def test_a_lack_of_memory_goes_to_a_strict_caller(short_of_memory):
     with pytest.raises(torch.OutOfMemoryError):
         run()
     assert ran(run, attention(*inputs)) == "tiled"
+
+
+def running(run):
+    """The runner behind a call, as before its first one."""
+    run()
+    (found,) = operator._RUNNERS.values()
+    found.choices.clear(), found.ready.clear()
+    return found
+
+
+def test_a_wait_for_kernels_is_used_for_what_they_are_compared_with(monkeypatch):
+    """While they are compiled, the results are computed and the rivals run once. Behind the call none stays."""
+    run, inputs = region(executor="auto")
+    found = running(run)
+    seen, once = [], found._run_rivals_once
+    watching = lambda *given: (once(*given), seen.append((found.ahead.expected, dict(found.ahead.rivals))))
+    monkeypatch.setattr(found, "_run_rivals_once", watching)
+    monkeypatch.setattr(runner.COMPILES, "is_under_way", lambda key: key == found.found.key)
+    result = run()
+    [(expected, rivals)] = seen
+    torch.testing.assert_close(expected, [result])
+    assert executors.ORIGINAL in rivals and set(rivals) == set(found.rivals(inputs, found._call(inputs, [])))
+    assert found.ahead == runner.Ahead()
+
+
+def test_what_fails_in_a_wait_fails_no_call(monkeypatch):
+    run, inputs = region(executor="auto")
+    found = running(run)
+    monkeypatch.setattr(runner.COMPILES, "is_under_way", lambda key: True)
+    monkeypatch.setattr(found, "_expected", lambda *_: 1 / 0)
+    torch.testing.assert_close(run(), attention(*inputs))
