@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
@@ -44,6 +44,7 @@ MAX_UNDECIDED_COMPARISONS = 8  # after which a kernel counts as wrong
 MAX_SHORT_OF_MEMORY = 8  # attempts in a row, after which an executor that lacks memory counts as failed
 MAX_KINDS_OF_CALLS = 1024  # that are kept ready; generating more tokens than that prepares calls again
 NOT_INVARIANT = "no executor gives an invariant result, and the original calls have other bits"
+Mismatch = tuple[torch.Tensor, torch.Tensor, str]  # a result, what was expected, and by how much they differ
 log = logging.getLogger(__name__)
 
 
@@ -193,7 +194,7 @@ class Runner:
     def _planned(self, kind: tuple, tensors: Tensors, call: RegionCall) -> list[torch.Tensor] | None:
         """The results by the first executor that works; None if none does."""
         for name, (who, prepare) in self.order(tensors[0].device, call).items():
-            if name in self.broken:
+            if name in self.broken or self._is_left_out(name, tensors):
                 continue
             try:
                 run: Any = prepare(self.found, tensors, call)
@@ -216,6 +217,10 @@ class Runner:
             self.say(getattr(run, "who", name))
             return results
         return None
+
+    def _is_left_out(self, name: str, tensors: Tensors) -> bool:
+        """Whether an executor is not to be tried, as those before it have failed."""
+        return False
 
     def _chosen(self, kind: tuple, tensors: Tensors, call: RegionCall) -> list[torch.Tensor] | None:
         """The results by the rival that was found faster for such sizes; None if there is none, or it fails."""
@@ -416,7 +421,10 @@ class Runner:
         with stage("validation"):
             wrong = self._mismatched(results, expected, tensors, call)
         unclear = bool(wrong) and all(undecided(r, e, tensors) for r, e, _ in wrong)
-        if unclear and self.undecided[kind] < MAX_UNDECIDED_COMPARISONS:
+        smaller = self._mismatched_on_smaller(run, tensors, call) if unclear else None
+        if smaller is not None:
+            wrong, results = smaller, results if self.found.options.invariant else expected
+        elif unclear and self.undecided[kind] < MAX_UNDECIDED_COMPARISONS:
             self.undecided[kind] += 1  # the next call may tell
             return results if self.found.options.invariant else expected, False
         if wrong:
@@ -425,9 +433,22 @@ class Runner:
         disk_cache.update(self.found.key, validated=sorted(self.validated))
         return results, True
 
+    def _mismatched_on_smaller(self, run: executors.Run, tensors: Tensors, call: RegionCall) -> list[Mismatch] | None:
+        """What a kernel has wrong where its results are small enough for their dtypes, as these are beyond its end;
+        None where no such inputs are known."""
+        for smaller in self._smaller(tensors):
+            expected = self._expected(smaller, call)
+            if all(x.isfinite().all() for x in expected if x.is_floating_point()):
+                return self._mismatched(run(smaller), expected, smaller, call)
+        return None
+
+    def _smaller(self, tensors: Tensors) -> Iterator[Tensors]:
+        """Other inputs, laid out alike, with smaller and smaller results; none where no such inputs are known."""
+        return iter(())
+
     def _mismatched(
         self, results: list[torch.Tensor], expected: list[torch.Tensor], tensors: Tensors, call: RegionCall
-    ) -> list[tuple[torch.Tensor, torch.Tensor, str]]:
+    ) -> list[Mismatch]:
         """The pairs that differ by more than rounding, and by how much. What rounding does here is looked at only
         where some pair seems to."""
         known = RoundingFacts(computed_dtypes(self.found.plan))

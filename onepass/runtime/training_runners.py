@@ -8,7 +8,7 @@ never reads a value that the forward has not computed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
@@ -20,6 +20,7 @@ from . import executors, library_choice
 from .region_call import RegionCall, Tensors, all_sizes, is_deterministic, unfit
 from .runner import Runner
 
+SMALLER = (2.0**-10, 2.0**-20)  # parts of cotangents: the end of float16 is 2^16, and loss scaling begins with 2^16
 RIVALS_IN_TRAINING = (executors.COMPILED, *executors.TILES)  # for which a backward is timed
 
 
@@ -57,6 +58,14 @@ class ForwardRunner(Runner):
         """As for a region, with the tiled executor instead of the original calls, which do not save."""
         names = tuple(name for name in super().preference(device) if name != executors.ORIGINAL)
         return names if TILED.name in names else (*names, TILED.name)
+
+    def _is_left_out(self, name: str, tensors: Tensors) -> bool:
+        """Without kernels, the loops of the tiled executor take a GPU a hundred times as long as the original calls. It
+        stays for kernels that lacked memory, as those calls would, and for equal bits, which they do not have."""
+        if name != TILED.name or not tensors[0].is_cuda or self.found.options.invariant:
+            return False
+        kernels = [one for one in self.preference(tensors[0].device) if one in executors.KERNELS]
+        return bool(kernels) and self.broken.issuperset(kernels)
 
     def say(self, who: str) -> None:
         """Who ran, for the reports of graphs with gradients."""
@@ -175,6 +184,14 @@ class BackwardRunner(Runner):
         if who != self.ran:
             self.ran = who
             records.ran_backward(self.found.report.key, who)
+
+    def _smaller(self, tensors: Tensors) -> Iterator[Tensors]:
+        """With smaller cotangents, of which gradients are linear. Example: those of a scaled loss in float16."""
+        first = len(tensors) - sum(self.backward.given)
+        for part in SMALLER:
+            scaled = [x * part for x in tensors[first:]]
+            if all(x.stride() == y.stride() for x, y in zip(scaled, tensors[first:], strict=True)):
+                yield [*tensors[:first], *scaled]
 
     def rivals(self, tensors: Tensors, call: RegionCall) -> dict[str, executors.Prepare]:
         """Autograd alone: what it calls is not compiled here."""

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,7 +13,8 @@ from onepass.api import backend
 from onepass.lowering.executors import TILED
 from onepass.lowering.masks import block_map
 from onepass.lowering.triton import launch
-from onepass.runtime import executors, library_choice, training_operator
+from onepass.runtime import executors, library_choice, training_operator, training_runners
+from onepass.runtime.runner import ExecutorError
 from onepass.training import plans
 
 pytestmark = pytest.mark.usefixtures("fresh")
@@ -232,6 +234,57 @@ def test_a_backward_knows_what_its_forward_did_not_save_when_plans_are_made_anew
 def test_what_is_asked_for_is_kept(originals_are_faster, options):
     compiled = torch.compile(attention, backend="onepass", options={"inner": "eager", **options})
     assert steps(compiled, 40, 40, 40, 40) == ["tiled"] * 4 and not originals_are_faster
+
+
+# Gradients beyond the end of float16, and kernels that fail ----------------------------------------------------------
+
+
+def recorded_backward(monkeypatch, scale):
+    """The runner of a backward in float16 with its arguments at a call: cotangents are as large as the scale."""
+    calls, call = [], training_runners.BackwardRunner.__call__
+    watching = lambda self, tensors, numbers: calls.append((self, tensors, numbers)) or call(self, tensors, numbers)
+    monkeypatch.setattr(training_runners.BackwardRunner, "__call__", watching)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    leaves = [torch.randn(2, n, 8, dtype=torch.float16, requires_grad=True) for n in (40, 300, 300)]
+    options = {"inner": "eager", "executor": "tiled"}
+    result = torch.compile(lambda q, k, v: (q @ k.mT) @ v, backend="onepass", options=options)(*leaves)
+    torch.autograd.grad(result, leaves, scale * torch.ones_like(result))
+    ((one, tensors, numbers),) = calls
+    return one, tensors, one._call(tensors, numbers)
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_gradients_beyond_float16_are_decided_by_smaller_cotangents(monkeypatch, right):
+    """As with a loss that is scaled: which sums are infinite and which NaN is chance, and says nothing of a kernel."""
+    one, tensors, call = recorded_backward(monkeypatch, 3e4)
+    expected = one._expected(tensors, call)
+    assert not all(x.isfinite().all() for x in expected)
+
+    def kernel(given):
+        found = one._expected(given, call)
+        if all(x.isfinite().all() for x in found) and not right:
+            return [1.1 * x for x in found]
+        return [torch.where(x.isinf() & (x > 0), torch.nan, x) for x in found]
+
+    if not right:
+        with pytest.raises(ExecutorError, match="differs"):
+            one.validate("kind", kernel, tensors, call)
+        return
+    results, known = one.validate("kind", kernel, tensors, call)
+    assert known and "kind" in one.validated
+    torch.testing.assert_close(results, expected, equal_nan=True)
+
+
+def test_forward_kernels_that_failed_on_a_gpu_give_way_to_the_original_calls(monkeypatch):
+    """Not to loops over tiles, which take a GPU a hundred times as long; those that lacked memory do."""
+    one, _, _ = recorded_backward(monkeypatch, 1.0)
+    forward = training_operator.forward_runner(*next(iter(training_operator._FORWARDS)))
+    monkeypatch.setattr(forward, "preference", lambda device: (*executors.KERNELS, TILED.name))
+    on_a_gpu, on_a_cpu = ([SimpleNamespace(is_cuda=cuda, device=None)] for cuda in (True, False))
+    assert not forward._is_left_out(TILED.name, on_a_gpu)
+    forward.broken.update(executors.KERNELS)
+    assert forward._is_left_out(TILED.name, on_a_gpu) and not forward._is_left_out(TILED.name, on_a_cpu)
+    assert not one._is_left_out(TILED.name, on_a_gpu)
 
 
 # Calls that Inductor compiles, forward and backward -------------------------------------------------------------------
