@@ -127,7 +127,7 @@ def _run_or_record(keys, tensors, program, sizes, sources=""):
         if straight:
             return _run(tensors, program, sizes, sources)
         return torch.ops.onepass.region.default.redispatch(keys & _BELOW_AUTOGRAD, tensors, program, sizes, sources)
-    return list(Recorded.apply(keys & _BELOW_AUTOGRAD, program, sizes, sources, *tensors))
+    return list(Recorded.apply(None if straight else keys & _BELOW_AUTOGRAD, program, sizes, sources, *tensors))
 
 
 def _run_dual_or_record(keys, tensors, program, sizes, sources=""):

@@ -32,11 +32,16 @@ SCHEMA_BACKWARD = (
 Flags = tuple[bool, ...]
 _LOCK = lock()
 _FORWARDS: dict[tuple[str, Flags], ForwardRunner] = registered({}, "runners", _LOCK)
+_ORDINARY: dict[str, int] = registered({}, "runners")  # keys of the dispatcher, by device
 _BACKWARDS: dict[tuple[str, Flags, Flags, Flags], BackwardRunner] = registered({}, "runners", _LOCK)
 
 
 class Recorded(torch.autograd.Function):
-    """A region whose gradients are recorded. The keys are those of the dispatcher below autograd."""
+    """A region whose gradients are recorded.
+
+    The keys are those of the dispatcher below autograd; None if nothing waits there but what runs: each trip through
+    the dispatcher takes the host some 10 microseconds.
+    """
 
     @classmethod
     def apply(cls, *args: Any) -> tuple[torch.Tensor, ...]:
@@ -47,15 +52,17 @@ class Recorded(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        keys: torch._C.DispatchKeySet, program: str, sizes: Sequence[int], sources: str, *tensors: torch.Tensor
+        keys: torch._C.DispatchKeySet | None, program: str, sizes: Sequence[int], sources: str, *tensors: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         needed = [t.requires_grad for t in tensors]
         found = training(program, needed)
-        if isinstance(found, str):
-            results = torch.ops.onepass.region.default.redispatch(keys, list(tensors), program, sizes, sources)
+        operation = torch.ops.onepass.region if isinstance(found, str) else torch.ops.onepass.region_train
+        more = () if isinstance(found, str) else (needed,)
+        arguments = list(tensors), program, sizes, *more, sources
+        if keys is not None:
+            results = operation.default.redispatch(keys, *arguments)
         else:
-            arguments = list(tensors), program, sizes, needed, sources
-            results = torch.ops.onepass.region_train.default.redispatch(keys, *arguments)
+            results = operation.default(*arguments) if isinstance(found, str) else _run(*arguments)
         return tuple(x.data if x._is_view() else x for x in results)  # of a view no write in place could be recorded
 
     @staticmethod
@@ -88,7 +95,8 @@ class Recorded(torch.autograd.Function):
                 outputs = torch.ops.onepass.region_train(own, ctx.program, ctx.sizes, ctx.recorded, ctx.sources)
             kept = [outputs[k] for k in kept_outputs(_trained(ctx.program, ctx.recorded))]
         arguments = list(grads), own, kept, ctx.program, ctx.sizes, needed, ctx.recorded, ctx.sources
-        found = iter(torch.ops.onepass.region_backward(*arguments))
+        run = _run_straight if _is_straight(arguments[:3]) else torch.ops.onepass.region_backward
+        found = iter(run(*arguments))
         return None, None, None, None, *[next(found) if n else None for n in needed]
 
 
@@ -256,6 +264,26 @@ def backward_runner(program: str, found: Training, wanted: Flags, made: Backward
         with _LOCK:
             runner = _BACKWARDS.setdefault(key, BackwardRunner(found, made))
     return runner
+
+
+def _is_straight(given: Sequence[Sequence[torch.Tensor | None]]) -> bool:
+    """Whether nothing but what runs waits for a backward: no mode, transform, tangent, recording or subclass."""
+    if torch.is_grad_enabled() or torch._C._len_torch_dispatch_stack() or torch._C._are_functorch_transforms_active():
+        return False
+    return all([t is None or _is_ordinary(t) for tensors in given for t in tensors])
+
+
+def _is_ordinary(tensor: torch.Tensor) -> bool:
+    """Whether the dispatcher does with a tensor what it does with every ordinary one of its device."""
+    keys, device = torch._C._dispatch_keys(tensor).raw_repr(), tensor.device.type
+    if device not in _ORDINARY:
+        _ORDINARY[device] = torch._C._dispatch_keys(torch.empty(0, device=tensor.device)).raw_repr()
+    return keys == _ORDINARY[device] and not has_tangent(tensor)
+
+
+def _run_straight(*arguments):
+    with torch._C._AutoDispatchBelowAutograd():
+        return _run_backward(*arguments)
 
 
 def _run_or_record_backward(*arguments):
