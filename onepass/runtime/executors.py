@@ -41,6 +41,10 @@ class NotTuned(OnepassError):
     """A setting that was found once and cannot run here; the message says why."""
 
 
+class EntryNotRead(IndexError):
+    """The original calls read an entry of a table behind a length, which a plan leaves out: it is out of range."""
+
+
 def preference(option: str, plan: Plan, device: torch.device) -> tuple[str, ...]:
     """The executors to try on a device, best first. `option` is the user's choice of an executor."""
     names = plan_executors.order(option, plan, device)
@@ -108,13 +112,13 @@ def tuned(settings: Mapping[str, object]) -> Prepare:
 
 
 def original(found: Fused | Carried, tensors: Tensors, call: RegionCall) -> Run:
-    """The region's own calls, as the user wrote them."""
+    """The region's own calls, as the user wrote them. Raises EntryNotRead."""
     run = found.program.bound({**found.program.sizes_of(tensors), **call.sizes}, tensors[0].device)
-    return laid_out(run, call)
+    return laid_out(_naming_entries(run, found), call)
 
 
 def compiled(found: Fused, tensors: Tensors, call: RegionCall) -> Run:
-    """The region's own calls as Inductor compiles them for these sizes, at the first run."""
+    """The region's own calls as Inductor compiles them for these sizes, at the first run. Raises EntryNotRead."""
     known: list[Callable[..., Tensors]] = []
 
     def run(given: Tensors) -> Tensors:
@@ -124,7 +128,33 @@ def compiled(found: Fused, tensors: Tensors, call: RegionCall) -> Run:
         with torch.no_grad():
             return known[0](*given)
 
-    return laid_out(run, call)
+    return laid_out(_naming_entries(run, found), call)
+
+
+def hides_entries(found: Fused | Carried) -> bool:
+    """Whether a plan reads no entry of a table behind a length, as the original calls do."""
+    return isinstance(found, Fused) and any(loop.hides_places for kernel in found.plan.kernels for loop in kernel.loops)
+
+
+def is_out_of_range(error: Exception) -> bool:
+    """Whether the original calls failed at an index out of range."""
+    return isinstance(error, IndexError) or "out of bounds" in str(error)
+
+
+def _naming_entries(run: Callable[[Tensors], Tensors], found: Fused | Carried) -> Callable[[Tensors], Tensors]:
+    """The run, which raises EntryNotRead for an index out of range that the plan may not read."""
+    if not hides_entries(found):
+        return run
+
+    def naming(given: Tensors) -> Tensors:
+        try:
+            return run(given)
+        except Exception as error:
+            if is_out_of_range(error):
+                raise EntryNotRead(*error.args) from error
+            raise
+
+    return naming
 
 
 def rounds_products(program: Program) -> bool:

@@ -66,10 +66,11 @@ def rivals(found: Fused, tensors: Tensors, call: RegionCall) -> dict[str, execut
 def _originals(found: Fused, call: RegionCall, device: str) -> dict[str, executors.Prepare]:
     """The original calls, which may store more than a plan, as they are and compiled.
 
-    They read every entry of a table; a plan may leave out those behind a length, which are then no addresses.
+    They read every entry of a table; a plan may leave out those behind a length, which are then no addresses. A CPU
+    raises an error for such an entry, and the plan runs; a GPU could not be used any more.
     """
     known: dict[str, executors.Prepare] = {}
-    if any(loop.hides_places for kernel in found.plan.kernels for loop in kernel.loops):
+    if device != "cpu" and executors.hides_entries(found):
         return known
     if max(made_bytes(found.program, call.sizes), default=0) <= MAX_BYTES_OF_A_VALUE.get(device, 0):
         known[executors.ORIGINAL] = executors.original
@@ -119,7 +120,7 @@ def share_of_compiled(found: Fused) -> float | None:
     options, device = found.options, torch.device(found.program.inputs[0].meta.device)
     if not LEAVES.get() or torch.are_deterministic_algorithms_enabled():
         return None
-    if not options.libraries or options.executor != "auto":
+    if not options.libraries or options.executor != "auto" or executors.hides_entries(found):
         return None
     name, part = Measured.read(found.key).choices.get(size_class(device, {}), ("", 1.0))
     return part if name == executors.COMPILED else None
@@ -199,8 +200,9 @@ def takes_much_memory(program: Program, device: torch.device, sizes: Mapping[str
 
 
 def is_of_the_program(error: Exception) -> bool:
-    """Whether the original calls failed as the program does in eager: at an index out of range, which plans clamp."""
-    return isinstance(error, IndexError) or "out of bounds" in str(error)
+    """Whether the original calls failed as the program does in eager: at an index out of range, which plans clamp. An
+    entry that a plan leaves out is no such index."""
+    return executors.is_out_of_range(error) and not isinstance(error, executors.EntryNotRead)
 
 
 def is_lost(error: Exception) -> bool:

@@ -23,6 +23,7 @@ from ..compiler.traffic import STORES_TOO_MUCH, stores_too_much
 from ..errors import OnepassError
 from ..graph.program import Program
 from ..lowering.executors import GLUON, TILED
+from ..lowering.masks.block_map import capturing
 from ..lowering.plan.records import IndexOutOfRange, NotPlannable
 from ..lowering.stage_times import shown, stage
 from ..report import records
@@ -37,6 +38,7 @@ from .compare_results import (
     moved,
     undecided,
 )
+from .executors import EntryNotRead
 from .measurements import Measured
 from .region_call import RegionCall, Tensors, call_of, falls_back, is_sealed, prepares, unfit
 
@@ -95,11 +97,14 @@ class Runner:
         try:
             return run(tensors)
         except Exception as error:
-            is_own = name == executors.ORIGINAL and not isinstance(error, torch.OutOfMemoryError)
+            is_own = name == executors.ORIGINAL and not isinstance(error, (torch.OutOfMemoryError, EntryNotRead))
             is_own |= isinstance(error, IndexOutOfRange)
             if is_own or is_sealed():  # the program itself raises it, or nobody else is prepared
                 raise
-            self._fails(name, error)
+            if isinstance(error, EntryNotRead):
+                self._declines(name, error)
+            else:
+                self._fails(name, error)
             return self._prepared(kind, tensors, numbers)
 
     def _prepared(self, kind: tuple, tensors: Tensors, numbers: Sequence[int]) -> list[torch.Tensor]:
@@ -140,8 +145,7 @@ class Runner:
         compiles them. What fails here is done again later, where its error counts."""
         key, size = self.found.key, library_choice.size_class(tensors[0].device, call.sizes)
         is_needed = not self.validated and size not in self.choices and not unfit(self.found, call)
-        captures = tensors[0].is_cuda and torch.cuda.is_current_stream_capturing()
-        if not is_needed or captures or not COMPILES.is_under_way(key):
+        if not is_needed or capturing(tensors[0].device) or not COMPILES.is_under_way(key):
             return
         try:
             with stage("validation"):
@@ -228,7 +232,7 @@ class Runner:
         if not name or name in self.broken or call.deterministic:
             return None
         try:
-            if name == executors.COMPILED and torch.cuda.is_current_stream_capturing():
+            if name == executors.COMPILED and capturing(tensors[0].device):
                 return None  # it would compile now
             run: Any = self.rivals(tensors, call)[name](self.found, tensors, call)
             results = run(tensors)
@@ -278,10 +282,9 @@ class Runner:
         size = library_choice.size_class(tensors[0].device, call.sizes)
         if not others or size in self.choices:
             return True
-        if tensors[0].is_cuda:
-            if torch.cuda.is_current_stream_capturing():
-                return False
-        elif size not in self.seen and self.took < library_choice.LONG_RUN:
+        if capturing(tensors[0].device):
+            return False
+        if not tensors[0].is_cuda and size not in self.seen and self.took < library_choice.LONG_RUN:
             self.seen.add(size)
             return False
         self._compare_rivals(size, run, results, tensors, call, others)
@@ -332,7 +335,7 @@ class Runner:
             self.ready.clear()
         self.ready[kind] = (name, run)
 
-    def _declines(self, name: str, reason: NotPlannable) -> None:
+    def _declines(self, name: str, reason: Exception) -> None:
         """An executor that has no kernel for the plan is no failure, but is not asked again."""
         self.broken.add(name)
         self.declined.append(said := f"executor {name} has no kernel for it: {reason}")
@@ -413,7 +416,7 @@ class Runner:
         self, kind: str, run: executors.Run, tensors: Tensors, call: RegionCall
     ) -> tuple[list[torch.Tensor], bool]:
         """A wrong kernel is never used. A graph capture cannot wait for a comparison: it gets the original calls."""
-        if torch.cuda.is_current_stream_capturing():
+        if capturing(tensors[0].device):
             return self._unvalidated(tensors, call), False
         with stage("validation"):
             expected = self.ahead.expected or self._expected(tensors, call)

@@ -145,7 +145,7 @@ def test_a_kernel_is_validated_before_it_is_used(monkeypatch):
     arguments = inputs()
     made = compiled_region.make(program(arguments), backend.Options(executor="triton"))
     capturing = [False]
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing[0])
+    monkeypatch.setattr(runner, "capturing", lambda device: capturing[0])
     one, call = runner.Runner(made), runner.call_of(made, arguments, ())
     with pytest.raises(runner.ExecutorError, match="differs"):
         one.validate("kind", lambda given: [torch.zeros(1, 2, 40, 16)], arguments, call)

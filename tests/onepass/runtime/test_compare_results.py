@@ -114,7 +114,6 @@ def test_an_undecided_call_gets_the_tiled_results_and_the_next_one_decides(monke
     inputs = given(torch.float32)
     one = runner.Runner(compiled_region.make(program_of(attention, *inputs), Options(executor="triton")))
     call = runner.call_of(one.found, inputs, ())
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
 
     def kernel(given):
         result = attention(*given)

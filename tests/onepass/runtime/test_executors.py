@@ -101,7 +101,7 @@ def one_of(arguments):
 
 
 def test_a_capture_before_the_comparison_gets_the_original_calls(as_on_a_gpu, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    monkeypatch.setattr(runner, "capturing", lambda device: True)
     arguments = inputs()
     one, call = one_of(arguments)
     (result,), known = one.validate("kind", broken, arguments, call)
@@ -114,7 +114,6 @@ def test_without_memory_for_tiles_the_comparison_is_with_the_original_calls(monk
         raise torch.OutOfMemoryError("on purpose")
 
     monkeypatch.setitem(executors.EXECUTORS, "tiled", short)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     arguments = inputs()
     one, call = one_of(arguments)
     assert one.validate("kind", lambda given: [attention(*given)], arguments, call)[1]
