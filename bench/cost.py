@@ -76,7 +76,7 @@ def report(rows: list[dict], columns: Sequence[str], out: Path | None) -> None:
     for row in rows:
         print("  ".join(f"{row[name]}" for name in columns))
     if out:
-        write_rows(out, columns, rows)
+        write_rows(out, columns, rows, measured_now=False)
 
 
 # Suites ---------------------------------------------------------------------------------------------------------------

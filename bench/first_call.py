@@ -9,7 +9,6 @@ bytecode is there already, as it is on a user's machine. A ratio is onepass's se
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import math
 import os
@@ -255,6 +254,8 @@ def summary(rows: list[Row], where: str) -> list[Row]:
             total: dict[str, float] = {}
             for who in reversed(CONTESTANTS):
                 same = [r for r in rows if (r["program"], r["contestant"], r["caches"]) == (name, who, caches)]
+                if not same:
+                    continue
                 done = [row for row in same if "forward" in row]
                 row = {"program": name, "contestant": who, "caches": caches, "where": where, "ran": same[-1]["ran"]}
                 found.append(row)
@@ -288,17 +289,16 @@ def main() -> None:
         return
     if options.device == "cuda" and not torch.cuda.is_available():
         parser.error("there is no GPU here; --device cpu tries the script at small sizes")
-    rows = []
+    from onepass.bench.results import write_rows  # a process that is timed imports nothing of onepass before
+
+    rows, found = [], []
     for row in measured(options.programs, options.repeats, options.device):
         rows.append(row)
         said = (row.get(field) for field in ("program", "contestant", "caches", "forward", "backward", "ran"))
         print(*map(shown, said), sep=" | ", file=sys.stderr, flush=True)
-    found = summary(rows, torch.cuda.get_device_name() if options.device == "cuda" else "cpu")
-    if options.out:
-        with options.out.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, FIELDS, restval="")
-            writer.writeheader()
-            writer.writerows(found)
+        found = summary(rows, torch.cuda.get_device_name() if options.device == "cuda" else "cpu")
+        if options.out:
+            write_rows(options.out, FIELDS, found)  # each time: a run that is cut off keeps what it has
     for row in found:
         print(*(shown(row.get(field)) for field in FIELDS[:-2]), sep=" | ")
 

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import csv
 import math
+import platform
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from datetime import date
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -93,12 +96,36 @@ def append(path: Path, rows: Iterable[Measurement]) -> None:
         writer.writerows(map(asdict, rows))
 
 
-def write_rows(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> None:
-    """A file with these columns; what a row lacks stays empty."""
+def write_rows(
+    path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, object]], measured_now: bool = True
+) -> None:
+    """A file with these columns; what a row lacks stays empty. measured_now: one column more says the versions and the
+    day."""
+    named = [*columns, *(["versions"] if measured_now and "versions" not in columns else [])]
+    known = {"versions": versions()} if measured_now else {}
     with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns)
+        writer = csv.DictWriter(file, named)
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows(known | dict(row) for row in rows)
+
+
+def versions() -> str:
+    """The versions of everything that takes part, and the day."""
+    import torch
+
+    found = {"python": platform.python_version(), "torch": torch.__version__, "onepass": _version("onepass")}
+    found |= {"triton": _version("triton"), "fa3-fwd": _version("fa3-fwd"), "cuda": torch.version.cuda or ""}
+    found["cudnn"] = str(torch.backends.cudnn.version() or "") if torch.cuda.is_available() else ""
+    return " ".join(f"{name} {number}" for name, number in found.items() if number) + f" on {date.today()}"
+
+
+def _version(name: str) -> str:
+    from .. import __version__
+
+    try:
+        return __version__ if name == "onepass" else metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 def by_case(rows: Iterable[Measurement]) -> dict[tuple[str, str, str], Case]:

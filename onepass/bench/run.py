@@ -13,9 +13,7 @@ import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import date
 from functools import partial
-from importlib import metadata
 
 import torch
 
@@ -24,7 +22,7 @@ from ..report.records import reports
 from . import results
 from .backward import WORK, backward
 from .problems import BenchProblem
-from .results import OURS, Measurement
+from .results import OURS, Measurement, versions
 from .scales import SCALES
 from .suites import Case, cases
 from .timing import ContestantResult, clocks, expected, fits, measured, said
@@ -187,20 +185,3 @@ def machine() -> str:
     if torch.cuda.is_available():
         return torch.cuda.get_device_name()
     return f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads"
-
-
-def versions() -> str:
-    """The versions of everything that takes part, and the day."""
-    found = {"python": platform.python_version(), "torch": torch.__version__, "onepass": _version("onepass")}
-    found |= {"triton": _version("triton"), "fa3-fwd": _version("fa3-fwd"), "cuda": torch.version.cuda or ""}
-    found["cudnn"] = str(torch.backends.cudnn.version() or "") if torch.cuda.is_available() else ""
-    return " ".join(f"{name} {number}" for name, number in found.items() if number) + f" on {date.today()}"
-
-
-def _version(name: str) -> str:
-    from .. import __version__
-
-    try:
-        return __version__ if name == "onepass" else metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return ""

@@ -6,7 +6,7 @@ from datetime import date
 
 import pytest
 
-from onepass.bench.run import versions
+from onepass.bench.results import versions
 from tests.docs import measurements
 from tests.docs.measurements import BLOCK, PAGE, RESULTS, TABLES, UNRECORDED, figure, page
 
