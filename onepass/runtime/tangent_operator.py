@@ -153,6 +153,7 @@ class _RecordedTangents(torch.autograd.Function):
         return tuple(found[len(compiled_region.carried(ctx.program).program.outputs) :])
 
     @staticmethod
+    @torch._disable_dynamo  # as in `Recorded`
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         needed = list(ctx.needs_input_grad[2:])
         tensors, tangents = ctx.saved_tensors[: ctx.inputs], ctx.saved_tensors[ctx.inputs :]
