@@ -351,6 +351,8 @@ def kind_of(node: fx.Node) -> str:
     if changes_in_place(node):
         name = name.removeprefix("i") if name in PYTHON_IN_PLACE else name.rstrip("_")
     kind = operation_named(name).kind
+    if kind == "reduction" and getattr(node.target, "__module__", "") == "math":
+        return "other"  # math.prod of sizes
     if name == "getattr" and node.args[1] not in TRANSPOSED_ATTRIBUTES:
         return "other"
     if name == "getitem" and node.target is operator.getitem and _has_nodes(node.args[1]):
