@@ -66,7 +66,8 @@ def with_tangents(
     if not any(given):
         return None
     known = compiled_region.carried(program)
-    plan = tangent_plan(program, given) if _may_be_taken_apart(tensors) else NESTED
+    batched = any(t is not None and torch._C._functorch.is_legacy_batchedtensor(t) for t in tangents)
+    plan = tangent_plan(program, given) if _may_be_taken_apart(tensors) and not batched else NESTED
     _say(program, plan)
     if isinstance(plan, str):
         return list(known.program.results(*tensors, sizes=all_sizes(known, tensors, sizes)))
