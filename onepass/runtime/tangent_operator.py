@@ -66,8 +66,7 @@ def with_tangents(
     if not any(given):
         return None
     known = compiled_region.carried(program)
-    batched = any(t is not None and torch._C._functorch.is_legacy_batchedtensor(t) for t in tangents)
-    plan = tangent_plan(program, given) if _may_be_taken_apart(tensors) and not batched else NESTED
+    plan = tangent_plan(program, given) if _may_be_taken_apart(tensors, tangents) else NESTED
     _say(program, plan)
     if isinstance(plan, str):
         return list(known.program.results(*tensors, sizes=all_sizes(known, tensors, sizes)))
@@ -89,13 +88,15 @@ def _say(program: str, plan: TangentPlan | str) -> None:
 NESTED = "another function transform, or autograd, wants derivatives of the tangents"
 
 
-def _may_be_taken_apart(tensors: Sequence[torch.Tensor]) -> bool:
+def _may_be_taken_apart(tensors: Sequence[torch.Tensor], tangents: Tangents) -> bool:
     """Whether nothing but forward mode sees these dual numbers: no transform around it, and autograd below it at most.
 
     Autograd at the same level may ask for the tangents of gradients, and would find none.
     """
     if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
         return False
+    if any(torch._C._functorch.is_legacy_batchedtensor(t) for t in tangents if t is not None):
+        return False  # a batch of tangents, as a vectorized jacobian has: the primals do not show it
     depth = torch._C._functorch.get_dynamic_layer_stack_depth()
     if depth == 0:
         return True
