@@ -7,6 +7,7 @@ in no row is a border ("other"): regions end there. Example: F.softmax, x.softma
 from __future__ import annotations
 
 import inspect
+import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -351,15 +352,22 @@ def kind_of(node: fx.Node) -> str:
     if changes_in_place(node):
         name = name.removeprefix("i") if name in PYTHON_IN_PLACE else name.rstrip("_")
     kind = operation_named(name).kind
-    if name == "getattr" and node.args[1] not in TRANSPOSED_ATTRIBUTES:
+    if _has_only_the_name(node, name):
         return "other"
-    if name == "getitem" and node.target is operator.getitem and _has_nodes(node.args[1]):
-        return "other"
-    if name == "diag" and len(_texts_of_sizes(node)) != 1:
-        return "other"  # the matrix that has a vector as its diagonal
     if name in ("max", "min") and _has_nodes([*node.args[1:2], node.kwargs.get("other")]):
         return "pointwise"  # the larger of two tensors
     return "other" if Trait.AT_POSITIONS in operation_named(name).traits and not _is_at_extrema(node) else kind
+
+
+def _has_only_the_name(node: fx.Node, name: str) -> bool:
+    """Whether a call is not what the row of its name says."""
+    if name == "getattr":
+        return node.args[1] not in TRANSPOSED_ATTRIBUTES
+    if name == "getitem":
+        return node.target is operator.getitem and _has_nodes(node.args[1])
+    if name == "diag":
+        return len(_texts_of_sizes(node)) != 1  # the matrix that has a vector as its diagonal
+    return node.target is math.prod  # of sizes, no reduction of a tensor
 
 
 def _is_at_extrema(node: fx.Node) -> bool:

@@ -66,7 +66,7 @@ def with_tangents(
     if not any(given):
         return None
     known = compiled_region.carried(program)
-    plan = tangent_plan(program, given) if _may_be_taken_apart(tensors) else NESTED
+    plan = tangent_plan(program, given) if _may_be_taken_apart(tensors, tangents) else NESTED
     _say(program, plan)
     if isinstance(plan, str):
         return list(known.program.results(*tensors, sizes=all_sizes(known, tensors, sizes)))
@@ -88,13 +88,15 @@ def _say(program: str, plan: TangentPlan | str) -> None:
 NESTED = "another function transform, or autograd, wants derivatives of the tangents"
 
 
-def _may_be_taken_apart(tensors: Sequence[torch.Tensor]) -> bool:
+def _may_be_taken_apart(tensors: Sequence[torch.Tensor], tangents: Tangents) -> bool:
     """Whether nothing but forward mode sees these dual numbers: no transform around it, and autograd below it at most.
 
     Autograd at the same level may ask for the tangents of gradients, and would find none.
     """
     if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
         return False
+    if any(torch._C._functorch.is_legacy_batchedtensor(t) for t in tangents if t is not None):
+        return False  # a batch of tangents, as a vectorized jacobian has: the primals do not show it
     depth = torch._C._functorch.get_dynamic_layer_stack_depth()
     if depth == 0:
         return True
@@ -153,6 +155,7 @@ class _RecordedTangents(torch.autograd.Function):
         return tuple(found[len(compiled_region.carried(ctx.program).program.outputs) :])
 
     @staticmethod
+    @torch._disable_dynamo  # as in `Recorded`
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         needed = list(ctx.needs_input_grad[2:])
         tensors, tangents = ctx.saved_tensors[: ctx.inputs], ctx.saved_tensors[ctx.inputs :]

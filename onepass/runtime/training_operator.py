@@ -83,6 +83,7 @@ class Recorded(torch.autograd.Function):
         ctx.mark_non_differentiable(*[o for o, is_reached in zip(output, reached, strict=True) if not is_reached])
 
     @staticmethod
+    @torch._disable_dynamo  # called from a frame that Dynamo watches (`loss.backward()` in it), it would be traced
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         paths = compiled_region.carried(ctx.program).program.differentiable
         grads = tuple(map(_laid_out, grads[: len(paths)], ctx.strides))  # saved values have none
