@@ -285,8 +285,12 @@ def _reads_pages(kernel: Kernel, nodes: Collection[Term], slots: int) -> bool:
 
 
 def _keeps_numbers_of_products(kernel: Kernel) -> bool:
-    """Whether loops keep numbers of each row, of products of rows and columns: registers are left for wide tiles."""
-    rows = {*kernel.grid, *kernel.tiled}
+    """Whether loops keep numbers of each row, of products of rows and columns: registers are left for wide tiles.
+
+    A tile of rows and columns is no number of a row. Measured on one H200 for gradients of biases that a batch shares:
+    0.72 to 0.93 of the time of 128x128, which keeps 100 registers of a thread in memory.
+    """
+    rows = {*kernel.grid, kernel.rows}
     states = [(loop.dim, r) for loop in kernel.loops for r in states_of(kernel) if r.attrs[1] == loop.dim]
     is_of_pairs = lambda n, dim: is_contraction(n) and {kernel.rows, dim} <= n.dims
     of_products = all(any(is_of_pairs(n, dim) for n in reduces(r.args[0])) for dim, r in states)
