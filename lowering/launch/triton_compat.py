@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from triton.runtime.jit import JITFunction
 
 from ...egraph.terms.term import Tensor
 
+THREADS_OF_A_PLAN = 2
 RELEASE = tuple(map(int, triton.__version__.split(".")[:2]))
 MULTIPLIES_FLOAT64_BESIDE_NARROW_DATA = RELEASE >= (3, 9)  # 3.6 does not, 3.9 does; 3.7 and 3.8 were not tried
 TYPE_NAMES = {
@@ -30,8 +32,11 @@ TYPE_NAMES = {
     "float8_e4m3fn": "fp8e4nv", "float8_e5m2": "fp8e5",
 }  # fmt: skip
 GLUON_NAMES = {"float8_e4m3fn": "float8e4nv", "float8_e5m2": "float8e5"}  # of dtypes, where they are not torch's
-OPTIONS = {"enable_fp_fusion": True}  # a weight is one fused multiply-add and one exp2; Triton 3.10 changes the default
-ASSERTING = {"debug": True, "sanitize_overflow": False}  # device_assert is compiled, checks of arithmetic are not
+OPTIONS = {
+    "enable_fp_fusion": True,  # a weight is one fused multiply-add and one exp2; Triton 3.10 changes the default
+    "sanitize_overflow": False,  # checks that only assertions run: a sixth of the front end's time
+}
+ASSERTING = {"debug": True}  # device_assert is compiled
 TARGETS = {
     "sm_80": GPUTarget("cuda", 80, 32),
     "sm_90": GPUTarget("cuda", 90, 32),
@@ -115,6 +120,20 @@ def spilled(kernel: Any) -> int:
 def make_launcher(kernel: Any) -> None:
     """Compiles the C function that launches a compiled kernel, which its first launch then finds; nothing is loaded."""
     triton.runtime.driver.active.launcher_cls(kernel.src, kernel.metadata)
+
+
+def compile_all(launches: Iterable[Any], values: Mapping[str, torch.Tensor], device: torch.device) -> None:
+    """Compiles launches for tensors like these, and the C functions that launch them; nothing is loaded.
+
+    Two side by side: ptxas takes as long for one large kernel as all else takes for several small ones.
+    """
+
+    def build(launch: Any) -> None:
+        with torch.cuda.device(device):
+            make_launcher(launch.compiled(values))
+
+    with ThreadPoolExecutor(THREADS_OF_A_PLAN, thread_name_prefix="onepass") as pool:
+        list(pool.map(build, launches))
 
 
 def shared_memory(device: torch.device) -> int:

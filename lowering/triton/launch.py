@@ -36,10 +36,10 @@ from ..launch.split_loops import (
 from ..launch.triton_compat import (
     Relaunch,
     architecture,
+    compile_all,
     compiler_options,
     fails_in_compiler,
     interprets,
-    make_launcher,
     mixes_addresses,
     multiprocessors,
     shared_memory,
@@ -214,9 +214,8 @@ class Launcher:
         """The plan's outputs, in new tensors or in those given by name."""
         values, device = self._inputs(tensors)
         kernels, sizes = self._stages(sizes or {}, device)
-        given = outputs or {}
         for target in self._targets(kernels):
-            kept = given.get(target.name)
+            kept = (outputs or {}).get(target.name)
             values[target.name] = self._new(target, sizes, device) if kept is None else kept
         for name in (name for kernel in kernels for name in kernel.zeroed):
             values[name].zero_()
@@ -287,15 +286,16 @@ class Launcher:
     ) -> None:
         """Compiles what `bind` would first try for tensors like these, which have no memory: they are on "meta".
 
-        Nothing is loaded, copied or launched, so another thread may capture a graph meanwhile. A kernel whose settings
-        depend on what is in the tensors is left out.
+        Nothing is loaded, copied or launched, so another thread may capture a graph meanwhile. Kernels whose settings
+        depend on what is in the tensors are left out.
         """
         values, _ = self._inputs(dict(zip(names, tensors, strict=True)))
         with torch.cuda.device(device):
             kernels, sizes = self._stages(sizes, device)
             seen = _as_stored(kernels, {**values, **_without_memory(self._made(kernels, sizes, strides or {}))}, sizes)
-            for kernel in (kernel for kernel in kernels if self._is_known_ahead(kernel)):
-                make_launcher(self._prepare(kernel, seen, sizes, device, checked=False).compiled(seen))
+            known = filter(self._is_known_ahead, kernels)
+            launches = [self._prepare(kernel, seen, sizes, device, checked=False) for kernel in known]
+        compile_all(launches, seen, device)
 
     def _is_known_ahead(self, kernel: Kernel) -> bool:
         """Whether sizes alone say how the kernel runs, and not what is in its tensors."""
@@ -391,8 +391,7 @@ class Launcher:
             raise LaunchError(str(error)) from error
         if self.plan.piece and count > 1:
             count = piece_count(kernel, self.plan.piece, sizes)
-        found = split_to_run(kernel) if count > 1 else None
-        return found, count
+        return split_to_run(kernel) if count > 1 else None, count
 
     def enough(self, kernel: Kernel, sizes: dict) -> float:
         """The part of a device that the kernel's programs may fill and not be shared out over more."""
@@ -408,12 +407,11 @@ class Launcher:
         """The block maps that pay, by loop."""
         if self.plan.piece:  # a map visits its partial tiles first
             return {}
-        found = [loop for loop in kernel.loops if loop.map is not None]
         known = tuple(sorted(sizes.items()))
         return {
             loop: Tiling(loop.map, config.row_tile if loop.map.rows else 1, config.loop_tile, known)
-            for loop in found
-            if pays(kernel, loop.map, config.row_tile, config.loop_tile, sizes)
+            for loop in kernel.loops
+            if loop.map is not None and pays(kernel, loop.map, config.row_tile, config.loop_tile, sizes)
         }
 
     def _prepare(
@@ -426,8 +424,7 @@ class Launcher:
         the thousand, what would spill as well is passed over. Without checks it is the first launch to try, which
         nothing was compiled for.
         """
-        first, given = self.config(kernel, sizes, device), kernel.name in self.configs
-        most = inf
+        first, given, most = self.config(kernel, sizes, device), kernel.name in self.configs, inf
         for config in (first, *(() if given else self._smaller(first))):
             if config.elements_of_a_thread > most:
                 continue

@@ -10,6 +10,7 @@ from onepass.lowering.gluon import launch as gluon_launch
 from onepass.lowering.gluon.launch import RefusedLaunch
 from onepass.lowering.joined import launch as joined_launch
 from onepass.lowering.joined.launch import fills_device, joined_form, launcher
+from onepass.lowering.launch import triton_compat
 from onepass.lowering.launch.triton_compat import gluon_missing
 from onepass.lowering.triton import launch as triton_launch
 from tests.support.gluon_ahead_of_time import backward_plan, backward_plan_of
@@ -123,7 +124,7 @@ def test_what_is_compiled_ahead_touches_no_memory_of_a_device(plan, monkeypatch)
     compiled = []
     for kind in (triton_launch.Launch, gluon_launch.GluonLaunch):
         monkeypatch.setattr(kind, "compiled", lambda launch, values: compiled.append(launch) or launch)
-    monkeypatch.setattr(triton_launch, "make_launcher", lambda kernel: None)
+    monkeypatch.setattr(triton_compat, "make_launcher", lambda kernel: None)
     found = launcher(plan)
     tensors = [torch.empty(t.shape, dtype=getattr(torch, t.dtype), device="meta") for t in plan.inputs]
     found.compile_ahead([t.name for t in plan.inputs], tensors, {}, None, torch.device("cuda", 0))
