@@ -157,7 +157,7 @@ MORE = {  # the inputs behind q, k and v
     differential_of_dropped: lambda: [torch.tensor(0.3)],
     talking_heads: lambda: [torch.randn(HEADS, HEADS)],
 }
-RECOMPUTED = (talking_heads, normalised_again)  # their gradients are not derived
+RECOMPUTED = (talking_heads,)  # its gradients are not derived
 EVERY = (plain, by_hand, flat_heads, over_columns, causal, window, padded, biased, slopes, capped, grouped, sinks)
 EVERY += (sigmoid, squared_relu, retention, differential, differential_of_dropped, talking_heads, dropped_twice)
 EVERY += (dropped_scores, with_weights, normalised_again)
