@@ -21,7 +21,7 @@ UNRECORDED = "*No data file is kept.*"
 BLOCK = re.compile(r"<!-- table: (\w+) -->\n.*?<!-- end -->", re.DOTALL)
 OURS = "onepass"
 WIDTH = 120
-TIMES = ("ms", "milliseconds", "forward_s", "kernels_us")  # A row without one says why nothing was measured.
+TIMES = ("ms", "milliseconds", "forward_s", "forward", "kernels_us")  # A row without one says why nothing was measured.
 
 Row = Mapping[str, str]
 Case = dict[str, Row]  # of one problem: rows by contestant
@@ -240,6 +240,38 @@ def first_step() -> str:
     ]
     head = ["run", f"{OURS}: forward, backward", "torch.compile: forward, backward", f"{OURS} over torch.compile"]
     return table(head, lines) + "\n" + provenance(file)
+
+
+FIRST_CALLS = {
+    "causal": "causal",
+    "causal_training": "causal, with gradients",
+    "alibi_training": "ALiBi, with gradients",
+    "cross_entropy": "a layer with its cross entropy",
+}
+
+
+def first_calls() -> str:
+    file = "first_call_h200.csv"
+    known = cases(file, "program", "run", "caches")
+
+    def both(program: str, run: str, caches: str) -> list[str]:
+        case = known.get((program, run, caches), {})
+        return [figure(_seconds(case[name])) if name in case else "" for name in (OURS, "inductor")]
+
+    def ratio(program: str, run: str) -> str:
+        case = known.get((program, run, "cold"), {})
+        return times(float(case[OURS]["ratio"])) if OURS in case else ""
+
+    lines = [
+        [name, *both(p, "after", "cold"), ratio(p, "after"), ratio(p, "before"), *both(p, "before", "warm")]
+        for p, name in FIRST_CALLS.items()
+    ]
+    head = ["program", OURS, "torch.compile", "times", "times before", "filled caches", "torch.compile, filled"]
+    return table(head, lines) + "\n" + provenance(file)
+
+
+def _seconds(row: Row) -> float:
+    return float(row["forward"]) + float(row["backward"] or 0)
 
 
 def over_flex() -> str:
@@ -539,7 +571,7 @@ def _on_a_cpu(row: Row) -> str:
 TABLES: dict[str, Callable[[], str]] = {
     made.__name__: made
     for made in (
-        *(peers, backward, flex_backward, learned, training_step, forward_mode, first_step, over_flex, beyond),
+        *(peers, backward, flex_backward, learned, training_step, forward_mode, first_step, first_calls, over_flex, beyond),
         *(programs, one_product, one_product_training, products_of_bytes, int8_of_heads),
         *(paged, unlike_lengths, serving, decoding_step),
         *(stored_parts, vectors_of_pairs, models, cpu),
