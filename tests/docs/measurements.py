@@ -571,7 +571,8 @@ def _on_a_cpu(row: Row) -> str:
 TABLES: dict[str, Callable[[], str]] = {
     made.__name__: made
     for made in (
-        *(peers, backward, flex_backward, learned, training_step, forward_mode, first_step, first_calls, over_flex, beyond),
+        *(peers, backward, flex_backward, learned, training_step, forward_mode, first_step, first_calls),
+        *(over_flex, beyond),
         *(programs, one_product, one_product_training, products_of_bytes, int8_of_heads),
         *(paged, unlike_lengths, serving, decoding_step),
         *(stored_parts, vectors_of_pairs, models, cpu),

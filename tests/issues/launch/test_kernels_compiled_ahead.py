@@ -1,4 +1,4 @@
-"""One kernel that reads a map of tiles kept a whole plan from being compiled ahead: a cross entropy waited 7 s for ptxas.
+"""One kernel that reads a map of tiles kept a whole plan from being compiled ahead: a cross entropy waited for ptxas.
 
 Its kernels are known by sizes alone, but those in Hopper's form whose settings depend on what a mask keeps.
 """
