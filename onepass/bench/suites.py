@@ -28,9 +28,9 @@ class Case:
 
 
 def cases(suite: str, scale: Scale) -> list[Case]:
-    """The rows of a suite, in the order in which they are measured."""
+    """The rows of a suite, or of "all", in the order in which they are measured."""
     known = {"peers": _peers, "variants": _variants, "flashlight": _flashlight, "beyond": _beyond, "decode": _decode}
-    return known[suite](scale)
+    return [case for name in (known if suite == "all" else (suite,)) for case in known[name](scale)]
 
 
 def _peers(scale: Scale) -> list[Case]:

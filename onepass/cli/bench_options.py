@@ -16,7 +16,8 @@ SUITES = ("peers", "variants", "beyond", "flashlight", "decode")
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The command's options; without --suite it prints the CPU figures of a checkout."""
-    parser.add_argument("--suite", choices=SUITES, help="which suite (without: the CPU figures of a checkout)")
+    text = "which suite, or all of them (without: the CPU figures of a checkout)"
+    parser.add_argument("--suite", choices=(*SUITES, "all"), help=text)
     parser.add_argument("--out", type=Path, help="the CSV file that gets the rows; one that exists is gone on with")
     parser.add_argument("--plot", type=Path, metavar="PNG", help="also plot the file's rows, one picture a suite")
     parser.add_argument("--variants", type=pattern, default="", help="a regular expression on the variants' names")

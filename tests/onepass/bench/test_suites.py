@@ -87,6 +87,12 @@ def test_a_run_writes_rows_says_who_ran_and_is_gone_on_with(tmp_path, capsys, mo
     assert "onepass ran its own kernels only" in printed
 
 
+def test_all_suites_are_of_one_file(tmp_path):
+    out, few = tmp_path / "rows.csv", ("--shapes", "d16$", "--variants", "^(full|softcap|differential)$")
+    assert command("--suite", "all", "--only", "onepass", "--out", out, *few) == 0
+    assert {row.suite for row in results.read(out)} == {"peers", "variants", "beyond", "flashlight"}
+
+
 def test_who_is_slow_is_timed_in_one_round(monkeypatch):
     taken = {"fast": 1.0, "slow": 21.0, "middle": 19.0}
 
