@@ -118,7 +118,7 @@ def original(found: Fused | Carried, tensors: Tensors, call: RegionCall) -> Run:
 
 
 def compiled(found: Fused, tensors: Tensors, call: RegionCall) -> Run:
-    """The region's own calls as Inductor compiles them for these sizes, at the first run. Raises EntryNotRead."""
+    """The region's own calls as Inductor compiles them for these sizes, at the first run."""
     known: list[Callable[..., Tensors]] = []
 
     def run(given: Tensors) -> Tensors:
@@ -128,7 +128,7 @@ def compiled(found: Fused, tensors: Tensors, call: RegionCall) -> Run:
         with torch.no_grad():
             return known[0](*given)
 
-    return laid_out(_naming_entries(run, found), call)
+    return laid_out(run, call)
 
 
 def hides_entries(found: Fused | Carried) -> bool:

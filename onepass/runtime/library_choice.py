@@ -66,15 +66,18 @@ def rivals(found: Fused, tensors: Tensors, call: RegionCall) -> dict[str, execut
 def _originals(found: Fused, call: RegionCall, device: str) -> dict[str, executors.Prepare]:
     """The original calls, which may store more than a plan, as they are and compiled.
 
-    They read every entry of a table; a plan may leave out those behind a length, which are then no addresses. A CPU
-    raises an error for such an entry, and the plan runs; a GPU could not be used any more.
+    They read every entry of a table; a plan may leave out those behind a length, which are then no addresses. On a CPU
+    they raise an error for such an entry, and the plan runs. Inductor's code may end the process there, as its threads
+    raise the error, and a GPU could not be used any more.
     """
     known: dict[str, executors.Prepare] = {}
-    if device != "cpu" and executors.hides_entries(found):
+    hides = executors.hides_entries(found)
+    if device != "cpu" and hides:
         return known
     if max(made_bytes(found.program, call.sizes), default=0) <= MAX_BYTES_OF_A_VALUE.get(device, 0):
         known[executors.ORIGINAL] = executors.original
-    if _may_compile(found) and not found.program.draws and (device == "cuda" or executors.ORIGINAL in known):
+    is_small = device == "cuda" or executors.ORIGINAL in known
+    if is_small and not hides and _may_compile(found) and not found.program.draws:
         known[executors.COMPILED] = executors.compiled
     return known
 
@@ -120,7 +123,7 @@ def share_of_compiled(found: Fused) -> float | None:
     options, device = found.options, torch.device(found.program.inputs[0].meta.device)
     if not LEAVES.get() or torch.are_deterministic_algorithms_enabled():
         return None
-    if not options.libraries or options.executor != "auto" or executors.hides_entries(found):
+    if not options.libraries or options.executor != "auto":
         return None
     name, part = Measured.read(found.key).choices.get(size_class(device, {}), ("", 1.0))
     return part if name == executors.COMPILED else None

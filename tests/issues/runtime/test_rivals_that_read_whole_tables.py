@@ -1,8 +1,9 @@
 """Entries of a page table behind a length may hold anything, but the original calls, tried as a rival, read them all.
 
 They raised on a CPU, and on a GPU such a read ends the process's use of it. A plan that leaves out such entries has no
-original calls as rivals on a GPU. On a CPU they are tried, since small calls took the plan 20 times as long; where they
-meet such an entry the plan runs, and they run no more.
+original calls as rivals on a GPU. On a CPU they are tried, since small calls took the plan 5 times as long; where they
+meet such an entry the plan runs, and they run no more. Never as Inductor compiles them: with several threads, such an
+entry ends the process.
 """
 
 import pytest
@@ -57,8 +58,7 @@ def test_the_original_calls_run_until_they_meet_such_an_entry(inner):
             found, wanted = run(*plain(wild if is_wild else tame)), by_index(*doubled(plain(tame)))
         torch.testing.assert_close(found, wanted, check_dtype=False, atol=1e-5, rtol=1e-4)
         ran.append(onepass.reports()[-1].regions[0].ran.split(", measured")[0])
-    rival = executors.COMPILED if inner == "inductor" else executors.ORIGINAL
-    assert ran[2:] == [rival, "tiled", "tiled"]
+    assert ran[2] == executors.ORIGINAL and "tile" in ran[3] and "tile" in ran[4]
 
 
 @pytest.mark.parametrize("function, tried", [(whole, True), (causal, True), (by_index, False), (by_gather, False)])
@@ -66,7 +66,8 @@ def test_who_has_the_original_calls_as_rivals(function, tried):
     given = plain(batch(3))
     known = compiled_region.make(program_of(function, *given), Options())
     assert (executors.ORIGINAL in library_choice._originals(known, CALL, "cuda")) is tried
-    assert executors.ORIGINAL in library_choice.rivals(known, given, CALL)
+    here = library_choice.rivals(known, given, CALL)
+    assert executors.ORIGINAL in here and (executors.COMPILED in here) is tried
     assert executors.hides_entries(known) is not tried
 
 
