@@ -149,7 +149,7 @@ def default_for(kernel: Kernel, architecture: str, count: int = 0) -> TritonConf
         return PRODUCT_IN_HALVES if width <= 64 else replace(PRODUCT_IN_HALVES, row_tile=128, warps=8)
     if few:
         found = of_few_rows(width, element_bytes)
-    elif element_bytes == 2 and width <= MAX_RESIDENT_ELEMENTS and _keeps_numbers_of_products(kernel):
+    elif element_bytes == 2 and width <= MAX_RESIDENT_ELEMENTS and _takes_wide_tiles(kernel, architecture):
         found = _with_stages_that_fit(TritonConfig(128, 128 if width <= 128 else 64, 8, 3), 2 * width, architecture)
     else:
         products = _score_products(kernel), _loop_products(kernel)
@@ -284,13 +284,29 @@ def _reads_pages(kernel: Kernel, nodes: Collection[Term], slots: int) -> bool:
     return any(is_block_number(n) and n.args[1] is const(slots) and n.args[0].attrs[0] in by_data for n in nodes)
 
 
-def _keeps_numbers_of_products(kernel: Kernel) -> bool:
-    """Whether loops keep numbers of each row, of products of rows and columns: registers are left for wide tiles.
+def _takes_wide_tiles(kernel: Kernel, architecture: str) -> bool:
+    """Whether registers are left for them, or, where a sum is a tile of rows and columns, too few programs would be
+    left without them: such a sum may be done in parts."""
+    return _keeps_numbers_of_products(kernel) and not (kernel.columns and _fills_a_device(kernel, 128, architecture))
 
-    A tile of rows and columns is no number of a row. Measured on one H200 for gradients of biases that a batch shares:
-    0.72 to 0.93 of the time of 128x128, which keeps 100 registers of a thread in memory.
+
+def _fills_a_device(kernel: Kernel, tile: int, architecture: str) -> bool:
+    """Whether programs with square tiles of rows and columns fill a device; not where a size is unknown.
+
+    Then smaller ones do, too. Measured on one H200 for gradients of biases that a batch shares, whose tiles of 128x128
+    keep 100 registers of a thread in memory: with 64x64 0.72 to 0.93 of the time.
     """
-    rows = {*kernel.grid, kernel.rows}
+    device, dims = DEVICES.get(architecture), [*filter(None, (*kernel.grid, kernel.rows, *kernel.columns))]
+    sizes = [d.size for d in dims if isinstance(d.size, int)]
+    if not isinstance(device, Gpu) or len(sizes) < len(dims):
+        return False
+    counts = [n if d in kernel.grid else -(-n // tile) for d, n in zip(dims, sizes, strict=True)]
+    return prod(counts) >= device.multiprocessors
+
+
+def _keeps_numbers_of_products(kernel: Kernel) -> bool:
+    """Whether loops keep numbers of each row, of products of rows and columns: registers are left for wide tiles."""
+    rows = {*kernel.grid, *kernel.tiled}
     states = [(loop.dim, r) for loop in kernel.loops for r in states_of(kernel) if r.attrs[1] == loop.dim]
     is_of_pairs = lambda n, dim: is_contraction(n) and {kernel.rows, dim} <= n.dims
     of_products = all(any(is_of_pairs(n, dim) for n in reduces(r.args[0])) for dim, r in states)
