@@ -285,8 +285,8 @@ def _reads_pages(kernel: Kernel, nodes: Collection[Term], slots: int) -> bool:
 
 
 def _takes_wide_tiles(kernel: Kernel, architecture: str) -> bool:
-    """Whether registers are left for them, or, where a sum is a tile of rows and columns, too few programs would be
-    left without them: such a sum may be done in parts."""
+    """Whether a loop's numbers leave registers for them. A sum that is a tile of rows and columns itself leaves none. It
+    has them only where its programs are few: then it may be done in parts, which that decision counts on."""
     return _keeps_numbers_of_products(kernel) and not (kernel.columns and _fills_a_device(kernel, 128, architecture))
 
 

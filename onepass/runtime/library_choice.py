@@ -76,8 +76,8 @@ def _originals(found: Fused, call: RegionCall, device: str) -> dict[str, executo
         return known
     if max(made_bytes(found.program, call.sizes), default=0) <= MAX_BYTES_OF_A_VALUE.get(device, 0):
         known[executors.ORIGINAL] = executors.original
-    is_small = device == "cuda" or executors.ORIGINAL in known
-    if is_small and not hides and _may_compile(found) and not found.program.draws:
+    is_worth_it = device == "cuda" or executors.ORIGINAL in known
+    if is_worth_it and not hides and _may_compile(found) and not found.program.draws:
         known[executors.COMPILED] = executors.compiled
     return known
 
