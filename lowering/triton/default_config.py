@@ -287,8 +287,8 @@ def _reads_pages(kernel: Kernel, nodes: Collection[Term], slots: int) -> bool:
 def _takes_wide_tiles(kernel: Kernel, architecture: str) -> bool:
     """Whether a loop's numbers leave registers for them.
 
-    A sum that is a tile of rows and columns itself leaves none. It has wide tiles only where its programs are few: it may
-    then be done in parts.
+    A sum that is a tile of rows and columns itself leaves none. It has wide tiles only where its programs are few: then
+    it may be done in parts.
     """
     return _keeps_numbers_of_products(kernel) and not (kernel.columns and _fills_a_device(kernel, 128, architecture))
 
