@@ -38,7 +38,6 @@ from .compare_results import (
     moved,
     undecided,
 )
-from .executors import EntryNotRead
 from .measurements import Measured
 from .region_call import RegionCall, Tensors, call_of, falls_back, is_sealed, prepares, unfit
 
@@ -97,11 +96,12 @@ class Runner:
         try:
             return run(tensors)
         except Exception as error:
-            is_own = name == executors.ORIGINAL and not isinstance(error, (torch.OutOfMemoryError, EntryNotRead))
+            is_hidden = isinstance(error, executors.EntryNotRead)
+            is_own = name == executors.ORIGINAL and not is_hidden and not isinstance(error, torch.OutOfMemoryError)
             is_own |= isinstance(error, IndexOutOfRange)
             if is_own or is_sealed():  # the program itself raises it, or nobody else is prepared
                 raise
-            if isinstance(error, EntryNotRead):
+            if is_hidden:
                 self._declines(name, error)
             else:
                 self._fails(name, error)

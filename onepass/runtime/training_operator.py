@@ -8,6 +8,7 @@ Example: `Recorded.apply(keys, program, sizes, sources, q, k, v)` gives results 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -56,13 +57,15 @@ class Recorded(torch.autograd.Function):
     ) -> tuple[torch.Tensor, ...]:
         needed = [t.requires_grad for t in tensors]
         found = training(program, needed)
-        operation = torch.ops.onepass.region if isinstance(found, str) else torch.ops.onepass.region_train
-        more = () if isinstance(found, str) else (needed,)
-        arguments = list(tensors), program, sizes, *more, sources
-        if keys is not None:
-            results = operation.default.redispatch(keys, *arguments)
+        given = list(tensors), program, sizes
+        if isinstance(found, str):
+            operation = torch.ops.onepass.region.default
+            run = operation if keys is None else partial(operation.redispatch, keys)
+            results = run(*given, sources)
         else:
-            results = operation.default(*arguments) if isinstance(found, str) else _run(*arguments)
+            operation = torch.ops.onepass.region_train.default
+            run = _run if keys is None else partial(operation.redispatch, keys)
+            results = run(*given, needed, sources)
         return tuple(x.data if x._is_view() else x for x in results)  # of a view no write in place could be recorded
 
     @staticmethod

@@ -14,6 +14,7 @@ import torch
 
 from ..compiler.compiled_region import Fused
 from ..lowering.executors import TILED
+from ..lowering.masks.block_map import capturing
 from ..report import records
 from ..training.plans import Backward, Training
 from . import executors, library_choice
@@ -32,7 +33,7 @@ def size_class(training: Training, device: torch.device, sizes: Mapping[str, int
 
 def _may_time(found: Fused, tensors: Tensors, call: RegionCall, *names: str) -> bool:
     """Whether one of these rivals may run, and a step can be timed now: not while a graph is captured."""
-    if tensors[0].is_cuda and torch.cuda.is_current_stream_capturing():
+    if capturing(tensors[0].device):
         return False
     return not library_choice.rivals(found, tensors, call).keys().isdisjoint(names)
 
