@@ -3,8 +3,8 @@
 `python bench/never_slower.py --out results.csv [--only swin space]`. Each program is plain PyTorch: windows with a bias
 by a table, strided heads, short rows, few queries, heads that are mixed, products that no second product follows.
 Results are compared with float64. `--dynamic` gives sizes as symbols, where onepass does not time torch.compile as a
-rival of its kernels. Milliseconds are medians of rounds in turns, with a cold L2 cache; a ratio below 1 is a program
-that onepass makes slower. "first" is the seconds of the first call.
+rival of its kernels. With `--gradients` a call is forward and backward. Milliseconds are medians of rounds in turns,
+with a cold L2 cache; a ratio below 1 is a program that onepass makes slower. "first" is the seconds of the first call.
 """
 
 from __future__ import annotations
@@ -273,25 +273,44 @@ def mixed_wide():
     ]
 
 
-def measured(name: str, dynamic: bool = False) -> Iterator[dict[str, object]]:
+def call_of(made: Callable, given: list[Tensor], gradients: bool) -> Callable[[], tuple[Tensor, ...]]:
+    """A call of a program. With gradients, it returns those of all floating inputs behind the result."""
+    if not gradients:
+        return lambda: (made(*given),)
+    leaves = [x.requires_grad_() for x in given if x.is_floating_point()]
+
+    def step() -> tuple[Tensor, ...]:
+        result = made(*given)
+        return (result, *torch.autograd.grad(result, leaves, result.detach()))
+
+    return step
+
+
+def relative_error(found: Sequence[Tensor], exact: Sequence[Tensor]) -> float:
+    """The largest difference of a result, over its largest value."""
+    return max(float((x.float() - y.float()).abs().max() / y.abs().max()) for x, y in zip(found, exact, strict=True))
+
+
+def measured(
+    name: str, function: Callable, given: list[Tensor], dynamic: bool = False, gradients: bool = False
+) -> Iterator[dict[str, object]]:
     """A row for each contestant. One that fails has the reason in its row."""
-    torch.manual_seed(0)
-    function, given = PROGRAMS[name]()
-    exact = function(*(x.double() if x.is_floating_point() else x for x in given)).float()
+    wide = [x.double() if x.is_floating_point() else x for x in given]
+    exact = call_of(function, wide, gradients)()
     calls, rows = {}, {}
     for contestant, backend in CONTESTANTS.items():
         process_state.forget()
         torch._dynamo.reset()
         row: dict[str, object] = {"program": name, "contestant": contestant, "where": torch.cuda.get_device_name()}
         try:
-            made = torch.compile(function, backend=backend, dynamic=dynamic)
+            call = call_of(torch.compile(function, backend=backend, dynamic=dynamic), given, gradients)
             start = time.perf_counter()
-            found = made(*given)
+            found = call()
             torch.cuda.synchronize()
             row["first"] = time.perf_counter() - start
-            made(*given)
-            row["error"] = float((found.float() - exact).abs().max() / exact.abs().max())
-            calls[contestant] = lambda made=made: made(*given)
+            call()
+            row["error"] = relative_error(found, exact)
+            calls[contestant] = call
             row["ran"] = ""
             if contestant == "onepass":
                 regions = onepass.reports()[-1].regions
@@ -313,21 +332,22 @@ def show(row: Mapping[str, object], fields: Sequence[str]) -> None:
     print(*(f"{x:.4g}" if isinstance(x, float) else x for x in shown), sep="  ", flush=True)
 
 
-@torch.no_grad()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, help="a file for the rows, as comma-separated values")
     parser.add_argument("--only", nargs="*", choices=PROGRAMS, default=list(PROGRAMS), help="these programs")
     parser.add_argument("--dynamic", action="store_true", help="sizes are symbols")
+    parser.add_argument("--gradients", action="store_true", help="a call is forward and backward")
     asked = parser.parse_args()
     rows = []
     print(*FIELDS, sep="  ")
     for name in asked.only:
-        for row in measured(name, asked.dynamic):
+        torch.manual_seed(0)
+        for row in measured(name, *PROGRAMS[name](), asked.dynamic, asked.gradients):
             rows.append(row)
             show(row, FIELDS)
-    if asked.out:
-        write_rows(asked.out, FIELDS, rows)
+            if asked.out:
+                write_rows(asked.out, FIELDS, rows)
 
 
 if __name__ == "__main__":

@@ -565,7 +565,8 @@ def _unsuited(operand: Operand, tensor: torch.Tensor) -> str | None:
     strides, name = tensor.stride(), operand.tensor.name
     if strides[-1] != 1 or operand.axes[-1] is None:
         return f"the last axis of {name} is not one run in memory"
-    if any(s <= 0 or s * tensor.element_size() % 16 for s in strides[:-1]) or tensor.data_ptr() % 16:
+    starts = [tensor.data_ptr(), *(s * tensor.element_size() for s in (*strides[:-1], operand.step_in_row))]
+    if any(s <= 0 for s in strides[:-1]) or any(start % 16 for start in starts):  # a copy from elsewhere stops a GPU
         return f"the rows of {name} do not begin at multiples of 16 bytes"
     return None
 
@@ -581,8 +582,7 @@ def window_of(described: TensorMap, tensor: torch.Tensor, sizes: dict) -> Window
         if len(coefficients) == 1 and constant >= 0:
             extents[n] = min(extents[n], constant + length)
         elif (sum(e for _, e in chunks(length)) if dim == operand.inner else -(-length // box) * box) != length:
-            name = operand.tensor.name
-            raise RefusedLaunch(f"a tile of {name} begins at a computed place and may reach beyond its dim")
+            raise RefusedLaunch(f"a tile of {operand.tensor.name} begins at a computed place and may go beyond its dim")
     return Window(tuple(extents), tensor.stride(), described.box)
 
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
+from math import gcd
 from typing import Protocol
 
 from ...egraph.forks import cached_property
@@ -64,6 +65,15 @@ class Operand:
     def in_register_order(self) -> bool:
         """Whether the places along `across` are those of registers, as `register_place` has them."""
         return register_place(iota(self.across)) in self.load.args
+
+    @cached_property
+    def step_in_row(self) -> int:
+        """Elements of which each tile begins at a multiple in its row, as far as its index says.
+
+        Example: 1 for x[i, d + 1], 8 for x[i, 24 h + d]; 0, a multiple of everything, for x[i, d].
+        """
+        parts, constant = affine(self.load.args[-1])
+        return gcd(constant, *(c for atom, c in parts.items() if self.axes[-1] not in atom.dims))
 
     @property
     def across_first(self) -> bool:

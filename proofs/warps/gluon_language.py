@@ -28,6 +28,7 @@ class Layout:
 
 
 LAYOUT = Layout()
+COPIED_BYTES = 16  # of a row, at whose multiples a copy begins
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +53,8 @@ class CopyWindow:
         """The places of a box's elements in memory, and which of them are inside."""
         if len(where) != len(self.box):
             raise KernelFault(f"a copy of {len(self.box)} axes has {len(where)} coordinates")
+        if int(np.asarray(where[-1]).reshape(-1)[0]) * self.item % COPIED_BYTES:  # seen on an H200: it stops the GPU
+            raise KernelFault(f"a copy begins at element {where[-1]} of a row, not at a multiple of 16 bytes")
         places, inside = np.zeros(self.box, np.int64), np.ones(self.box, bool)
         for axis, first in enumerate(where):
             index = int(np.asarray(first).reshape(-1)[0]) + np.arange(self.box[axis])

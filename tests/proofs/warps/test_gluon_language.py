@@ -35,13 +35,15 @@ def test_a_window_reads_zeros_outside_and_writes_nothing_there():
     buffer = Buffer.of("x", np.arange(12.0).reshape(3, 4), (4, 1))
     window = CopyWindow(buffer, (3, 3), (4, 1), (2, 2), 2)
     assert window.bytes == 8
-    assert window.read([2, np.array([2])]).shadow.tolist() == [[10, 0], [0, 0]]
+    assert window.read([2, np.array([0])]).shadow.tolist() == [[8, 9], [0, 0]]
     assert window.read([-1, 0]).shadow.tolist() == [[0, 0], [0, 1]]
     with pytest.raises(KernelFault, match="2 axes has 1"):
         window.read([0])
+    with pytest.raises(KernelFault, match="multiple of 16 bytes"):
+        window.read([0, 2])
     buffer = Buffer.made(WrittenTensor("out", "float32", (3, 4), (4, 1)), 4)
-    CopyWindow(buffer, (3, 3), (4, 1), (2, 2), 2).write([2, 2], EXACT(np.ones((2, 2))))
-    assert buffer.written.sum() == 1 and buffer.written[10]
+    CopyWindow(buffer, (3, 3), (4, 1), (2, 2), 2).write([2, 0], EXACT(np.ones((2, 2))))
+    assert buffer.written.sum() == 2 and buffer.written[8] and buffer.written[9]
 
 
 def test_tiles_are_joined_split_and_spread():
