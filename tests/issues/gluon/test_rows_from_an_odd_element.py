@@ -23,7 +23,8 @@ def attention(first, heads=False):
     def run(q, k, v):
         if heads:
             q, k, v = (x.unflatten(-1, (2, -1)).transpose(1, 2)[..., :16] for x in (q, k, v))
-        return ((q[..., first : first + 16] @ k[..., first : first + 16].mT) / 4).softmax(-1) @ v[..., first : first + 16]
+        q, k, v = (x[..., first : first + 16] for x in (q, k, v))
+        return ((q @ k.mT) / 4).softmax(-1) @ v
 
     return run
 
