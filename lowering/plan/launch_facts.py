@@ -34,7 +34,7 @@ class Facts:
     those of a kernel in pieces have to be (ScalesOfPieces), also of kernels that run a part of it. factors_apart: as
     Plan has it. rows_last: the
     rows are the last axis of tiles, else the first one behind leading dims. blocks: pairs of a loop's dim d and a
-    number n, where d // n is one number in each tile.
+    number n, where d // n is one number in each tile. short: dims of loops whose whole length is one tile.
     """
 
     even: frozenset[str] = frozenset()
@@ -47,6 +47,7 @@ class Facts:
     factors_apart: bool = False
     rows_last: bool = False
     blocks: Blocks = frozenset()
+    short: frozenset[str] = frozenset()
 
     @property
     def interpreted(self) -> bool:

@@ -284,6 +284,8 @@ class TritonKernelWriter:
         for store in self.kernel.written_by(loop):
             self._store(store, self.tiles.inner.lines)
         body = self.tiles.close()
+        if segment.once:
+            return [f"{counter} = {segment.low}", *body]
         options = ", disable_licm=True" * self.tiles.skewing.exact  # the loops before need the registers
         options += ", num_stages=1" * segment.single  # no other tile follows, whose loads could begin
         head = f"for {counter} in tl.range({segment.low}, {segment.high}, {segment.step}{options}):"

@@ -486,13 +486,14 @@ def _facts(kernel: Kernel, config: TritonConfig, values: dict, sizes: dict, devi
     tiles = dict.fromkeys(kernel.columns, config.loop_tile) | loops
     tiles |= {kernel.rows: config.row_tile} if kernel.rows else {}
     even = frozenset(str(d) for d, tile in tiles.items() if _size(d.size, sizes) % tile == 0)
+    short = frozenset(str(d) for d, tile in loops.items() if 0 < _size(d.size, sizes) <= tile)
     extent = max(config.row_tile, config.loop_tile, MIN_REACH)
     reached = reach(kernel).items()
     wide = frozenset(n for (n, axis), c in reached if c * abs(values[n].stride(axis)) * extent >= INT32)
     machine = INTERPRETER if interpreter_wanted() else architecture(device)
     runs, rows_last = runs_of(roots(kernel), values), has_rows_last(kernel, config)
     blocks = blocks_of_tiles(kernel, loops)
-    return Facts(even, wide, frozenset(), machine, runs, rows_last=rows_last, blocks=blocks)
+    return Facts(even, wide, frozenset(), machine, runs, rows_last=rows_last, blocks=blocks, short=short)
 
 
 def _integers(source: Source, values: dict, sizes: dict) -> tuple[int, ...]:

@@ -28,7 +28,7 @@ class Segment:
     """A run of a loop's tiles of one class: guarded ones test the guard, ragged ones the end of the dim.
 
     The loop's variable runs over low .. high by step; `start` says the tile's first coordinate by it ("" is itself),
-    `following` is a line that prepares the next round. single: there is at most one tile.
+    `following` is a line that prepares the next round. single: there is at most one tile. once: there is exactly one.
     """
 
     low: str
@@ -39,18 +39,19 @@ class Segment:
     start: str = ""
     following: str = ""
     single: bool = False
+    once: bool = False
 
 
 def by_columns(segments: Sequence[Segment], block: str) -> list[Segment]:
     """The same tiles column by column, and in fewer loops. block: the extent of the tiles."""
-    one_by_one = lambda s: replace(s, step="1", single=False) if not s.start else _counted_columns(s, block)
+    one_by_one = lambda s: replace(s, step="1", single=False, once=False) if not s.start else _counted_columns(s, block)
     return [one_by_one(s) for s in joined(segments)]
 
 
 def _counted_columns(segment: Segment, block: str) -> Segment:
     low, high = (f"{atom(end)} * {block}" for end in (segment.low, segment.high))
     start = segment.start.replace("{n}", f"({{n}} // {block})") + f" + {{n}} % {block}"
-    return replace(segment, low=low, high=high, start=start)
+    return replace(segment, low=low, high=high, start=start, once=False)
 
 
 def joined(segments: Sequence[Segment]) -> list[Segment]:
@@ -60,7 +61,7 @@ def joined(segments: Sequence[Segment]) -> list[Segment]:
         last = found[-1] if found else None
         if last and (last.high, last.step, last.start, last.following) == (one.low, one.step, one.start, one.following):
             guarded, ragged = last.guarded or one.guarded, last.ragged or one.ragged
-            found[-1] = replace(last, high=one.high, guarded=guarded, ragged=ragged, single=False)
+            found[-1] = replace(last, high=one.high, guarded=guarded, ragged=ragged, single=False, once=False)
         else:
             found.append(one)
     return found
@@ -146,6 +147,9 @@ class RangeWriter:
 
     def _neighbours(self, found: Range, one_body: bool) -> list[Segment]:
         begin, end, block = "0", self.size, self.block
+        if self._is_one_tile(found):
+            guarded = self.loop.guard is not None and (one_body or not found.exact)
+            return [Segment(begin, end, block, guarded, self.ragged, single=True, once=True)]
         if found.lowers:
             begin = self._scalar("begin", f"{self._lowest(found.lowers, '0', strict=False)} // {block} * {block}")
         if found.uppers:
@@ -159,6 +163,12 @@ class RangeWriter:
             whole = self._scalar("whole", f"tl.maximum({end} // {block} * {block}, {begin})")
             return [Segment(begin, whole, block, True, False), Segment(whole, end, block, True, True, single=True)]
         return self._split(found, begin, end)
+
+    def _is_one_tile(self, found: Range) -> bool:
+        """Whether all of the loop is one tile, whatever the program: it needs no loop then, and no second body."""
+        facts = self.tiles.facts
+        limited = bool(found.lowers or found.uppers) or self.loop.part is not None or facts.piece
+        return str(self.dim) in facts.short and not limited
 
     def _split(self, found: Range, begin: str, end: str) -> list[Segment]:
         """Partial tiles before, full tiles, partial tiles after."""

@@ -49,6 +49,14 @@ Mismatch = tuple[torch.Tensor, torch.Tensor, str]  # a result, what was expected
 log = logging.getLogger(__name__)
 
 
+def _kind(tensors: Tensors, numbers: Sequence[int]) -> tuple:
+    """The kind of a call."""
+    key = [tensors[0].device, torch.are_deterministic_algorithms_enabled(), *numbers]
+    for x in tensors:
+        key += (x.shape, x.stride(), x.dtype, x.data_ptr() & 15)
+    return tuple(key)
+
+
 class ExecutorError(OnepassError):
     """An executor that cannot be used: not there, or its result is not the tiled executor's."""
 
@@ -59,6 +67,37 @@ class Ahead:
 
     expected: list[torch.Tensor] | None = None
     rivals: dict[str, executors.Run] = field(default_factory=dict)
+
+
+class LastCall:
+    """The kind of the latest calls, with the check that torch makes of the tensors of a compiled graph: class, dtype,
+    device, sizes, strides, and the dispatcher's keys. Building the kind anew takes the host ten times as long.
+
+    Example: each step of a training run has calls of the same kinds.
+    """
+
+    def __init__(self, kind: tuple, known: tuple[str, executors.Run], tensors: Tensors, numbers: Sequence[int]):
+        self.kind, self.known, self.numbers = kind, known, list(numbers)
+        self.who = getattr(known[1], "who", known[0])
+        self.deterministic = torch.are_deterministic_algorithms_enabled()
+        self.alignments = [x.data_ptr() & 15 for x in tensors]
+        sizes, strides = [list(x.shape) for x in tensors], [list(x.stride()) for x in tensors]
+        guards = torch._C._dynamo.guards.TensorGuards
+        self.check = guards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
+
+    @classmethod
+    def of(cls, *given: Any) -> LastCall | None:
+        """None where this torch has no such check, or a size is no number yet."""
+        try:
+            return cls(*given)
+        except Exception:
+            return None
+
+    def is_like(self, tensors: Tensors, numbers: Sequence[int]) -> bool:
+        """Whether a call is of this kind."""
+        if torch.are_deterministic_algorithms_enabled() != self.deterministic or not self.check(*tensors):
+            return False
+        return [x.data_ptr() & 15 for x in tensors] == self.alignments and self.numbers == [*numbers]
 
 
 class Runner:
@@ -72,6 +111,8 @@ class Runner:
         self.declined: list[str] = []  # why executors have no kernel
         self.orders: dict[torch.device, tuple[str, ...]] = {}
         self.ready: dict[tuple, tuple[str, executors.Run]] = {}
+        self.latest: tuple = ()  # the kind of the latest call that was ready
+        self.last: LastCall | None = None  # of a kind that came twice in a row
         kept = Measured.read(found.key)
         self.validated, self.choices, self.tuned = kept.validated, kept.choices, kept.tuned
         self.seen: set[str] = set()
@@ -82,13 +123,35 @@ class Runner:
         records.attach(found.report)
 
     def __call__(self, tensors: Tensors, numbers: Sequence[int]) -> list[torch.Tensor]:
-        key = [tensors[0].device, torch.are_deterministic_algorithms_enabled(), *numbers]
-        for x in tensors:
-            key += (x.shape, x.stride(), x.dtype, x.data_ptr() & 15)
-        kind = tuple(key)
+        last = self.last
+        if last is not None and last.is_like(tensors, numbers):
+            return self._run_ready(last.kind, last.known, tensors, numbers)
+        kind = _kind(tensors, numbers)
         known = self.ready.get(kind)
         if known is None:
             return self._prepared(kind, tensors, numbers)
+        self.last = LastCall.of(kind, known, tensors, numbers) if kind == self.latest else None
+        self.latest = kind
+        return self._run_ready(kind, known, tensors, numbers)
+
+    def repeated(self, tensors: Tensors, numbers: Sequence[int]) -> list[torch.Tensor] | None:
+        """The results of a call like the last one, by its kernels; None if it is none, or fails: `__call__` runs it."""
+        last = self.last
+        if last is None or last.who != self.ran or not last.is_like(tensors, numbers):
+            return None
+        try:
+            return last.known[1](tensors)
+        except Exception:
+            return None
+
+    def _forget_ready(self) -> None:
+        """Prepares every call again."""
+        self.ready.clear()
+        self.last, self.latest = None, ()
+
+    def _run_ready(
+        self, kind: tuple, known: tuple[str, executors.Run], tensors: Tensors, numbers: Sequence[int]
+    ) -> list[torch.Tensor]:
         name, run = known
         who = getattr(run, "who", name)
         if who != self.ran:
@@ -139,6 +202,7 @@ class Runner:
             self.ahead = Ahead()
             if self.short_of_memory - short:  # who ran instead is not kept: the next call may have more memory
                 self.ready.pop(kind, None)
+                self.last = None
 
     def _use_the_wait(self, tensors: Tensors, call: RegionCall) -> None:
         """While a thread compiles the kernels: computes what they are compared with, and has the rivals run once, which
@@ -332,8 +396,9 @@ class Runner:
 
     def _keep(self, kind: tuple, name: str, run: executors.Run) -> None:
         if len(self.ready) >= MAX_KINDS_OF_CALLS:
-            self.ready.clear()
+            self._forget_ready()
         self.ready[kind] = (name, run)
+        self.last, self.latest = None, kind
 
     def _declines(self, name: str, reason: Exception) -> None:
         """An executor that has no kernel for the plan is no failure, but is not asked again."""
@@ -354,6 +419,7 @@ class Runner:
             return
         self.broken.add(name)
         self.ready = {kind: known for kind, known in self.ready.items() if known[0] != name}
+        self.last = None
         tell(self.found.report.key, f"executor {name} failed and is not used again: {one_line(error)}")
 
     def say(self, who: str) -> None:

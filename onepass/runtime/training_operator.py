@@ -35,6 +35,7 @@ _LOCK = lock()
 _FORWARDS: dict[tuple[str, Flags], ForwardRunner] = registered({}, "runners", _LOCK)
 _ORDINARY: dict[str, int] = registered({}, "runners")  # keys of the dispatcher, by device
 _BACKWARDS: dict[tuple[str, Flags, Flags, Flags], BackwardRunner] = registered({}, "runners", _LOCK)
+_REPEATED: dict[tuple, RepeatedBackward | None] = registered({}, "runners", _LOCK)
 
 
 class Recorded(torch.autograd.Function):
@@ -72,7 +73,7 @@ class Recorded(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple, output: tuple[torch.Tensor, ...]) -> None:
         _, ctx.program, ctx.sizes, ctx.sources, *tensors = inputs
         ctx.strides = [*map(torch.Tensor.stride, output)]
-        ctx.recorded = [t.requires_grad for t in tensors]
+        ctx.recorded = tuple([t.requires_grad for t in tensors])
         seen, inner = _kept(training(ctx.program, ctx.recorded), output)
         ctx.watched = [_Watched(x) for x in seen if _is_plain(x)]
         kept = (*seen, *inner)
@@ -88,20 +89,37 @@ class Recorded(torch.autograd.Function):
     @staticmethod
     @torch._disable_dynamo  # called from a frame that Dynamo watches (`loss.backward()` in it), it would be traced
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        paths = compiled_region.carried(ctx.program).program.differentiable
-        grads = tuple(map(_laid_out, grads[: len(paths)], ctx.strides))  # saved values have none
-        reached = frozenset().union(*(path for path, grad in zip(paths, grads, strict=True) if grad is not None))
-        needed = [bool(n) and k in reached for k, n in enumerate(ctx.needs_input_grad[4:])]
-        saved = [ctx.without_version.get(k, t) for k, t in enumerate(ctx.saved_tensors)]
-        own, kept = saved[: len(needed)], saved[len(needed) :]
-        if any(watched.changed for watched in ctx.watched):  # as with the original calls, which do not read results
-            with torch.no_grad():
-                outputs = torch.ops.onepass.region_train(own, ctx.program, ctx.sizes, ctx.recorded, ctx.sources)
-            kept = [outputs[k] for k in kept_outputs(_trained(ctx.program, ctx.recorded))]
-        arguments = list(grads), own, kept, ctx.program, ctx.sizes, needed, ctx.recorded, ctx.sources
-        run = _run_straight if _is_straight(arguments[:3]) else torch.ops.onepass.region_backward
-        found = iter(run(*arguments))
-        return None, None, None, None, *[next(found) if n else None for n in needed]
+        saved = ctx.saved_tensors
+        key = ctx.program, ctx.recorded, ctx.needs_input_grad, tuple([grad is None for grad in grads])
+        is_changed = any([watched.changed for watched in ctx.watched])
+        found = None if is_changed or ctx.without_version else _repeated(key, ctx, saved, grads)
+        if found is None:
+            saved = [ctx.without_version.get(k, t) for k, t in enumerate(saved)]
+            found = _run_in_full(key, ctx, saved, grads, is_changed)
+        return None, None, None, None, *found
+
+
+def _run_in_full(
+    key: tuple, ctx: Any, saved: Sequence[torch.Tensor], grads: Sequence[torch.Tensor | None], is_changed: bool
+) -> list[torch.Tensor | None]:
+    """The gradients of a region's tensors. is_changed: whether a caller wrote to a result that gradients read."""
+    paths = compiled_region.carried(ctx.program).program.differentiable
+    grads = tuple(map(_laid_out, grads[: len(paths)], ctx.strides))  # saved values have none
+    reached = frozenset().union(*(path for path, grad in zip(paths, grads, strict=True) if grad is not None))
+    needed = [bool(n) and k in reached for k, n in enumerate(ctx.needs_input_grad[4:])]
+    own, kept = [*saved[: len(needed)]], [*saved[len(needed) :]]
+    if is_changed:  # as with the original calls, which do not read results
+        with torch.no_grad():
+            outputs = torch.ops.onepass.region_train(own, ctx.program, ctx.sizes, [*ctx.recorded], ctx.sources)
+        kept = [outputs[k] for k in kept_outputs(_trained(ctx.program, ctx.recorded))]
+    arguments = list(grads), own, kept, ctx.program, ctx.sizes, needed, [*ctx.recorded], ctx.sources
+    if _is_straight(arguments[:3]):
+        found = iter(_run_straight(*arguments))
+        if key not in _REPEATED:
+            _REPEATED[key] = RepeatedBackward.of(BackwardCall(*arguments))
+    else:
+        found = iter(torch.ops.onepass.region_backward(*arguments))
+    return [next(found) if n else None for n in needed]
 
 
 def _kept(found: Training | str, output: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
@@ -272,9 +290,13 @@ def backward_runner(program: str, found: Training, wanted: Flags, made: Backward
 
 def _is_straight(given: Sequence[Sequence[torch.Tensor | None]]) -> bool:
     """Whether nothing but what runs waits for a backward: no mode, transform, tangent, recording or subclass."""
-    if torch.is_grad_enabled() or torch._C._len_torch_dispatch_stack() or torch._C._are_functorch_transforms_active():
-        return False
-    return all([t is None or _is_ordinary(t) for tensors in given for t in tensors])
+    return _is_plain_call() and all([t is None or _is_ordinary(t) for tensors in given for t in tensors])
+
+
+def _is_plain_call() -> bool:
+    """Whether no mode, transform or recording waits for what is called now."""
+    waits = torch.is_grad_enabled() or torch._C._len_torch_dispatch_stack()
+    return not waits and not torch._C._are_functorch_transforms_active()
 
 
 def _is_ordinary(tensor: torch.Tensor) -> bool:
@@ -288,6 +310,58 @@ def _is_ordinary(tensor: torch.Tensor) -> bool:
 def _run_straight(*arguments):
     with torch._C._AutoDispatchBelowAutograd():
         return _run_backward(*arguments)
+
+
+class RepeatedBackward(NamedTuple):
+    """How a backward ran by its plan, so that calls like it need no more than a look at their tensors.
+
+    places: of what the runner reads, in its order, among saved tensors and then the cotangents that there are. results:
+    of the runner's results, by input; None where no gradient is asked for.
+    """
+
+    runner: BackwardRunner
+    found: Training
+    places: tuple[int, ...]
+    results: tuple[int | None, ...]
+
+    @classmethod
+    def of(cls, call: BackwardCall) -> RepeatedBackward | None:
+        """How this call ran; None if not by the plan for its gradients alone."""
+        found, needed = _as_forward_ran(call), tuple(call.needed)
+        given = tuple([g is not None for g in call.grads])
+        if isinstance(found, str) or not any(needed):
+            return None
+        made = found.backward(needed, given)
+        if made is None or not set(made.gradients) >= {k for k, n in enumerate(needed) if n}:
+            return None
+        count, kept = len(call.tensors), kept_outputs(found)
+        places = (*range(count), *(count + kept.index(k) for k in made.kept))
+        cotangents = [count + len(kept) + k for k in range(sum(given))]
+        results = tuple(made.gradients.index(k) if n else None for k, n in enumerate(needed))
+        return cls(backward_runner(call.program, found, needed, made), found, (*places, *cotangents), results)
+
+    def gradients(self, tensors: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[torch.Tensor | None] | None:
+        """By the same kernels, if these tensors are like the last call's; None if not."""
+        if self.found.fell_back or self.found.originals:
+            return None
+        found = self.runner.repeated([tensors[k] for k in self.places], sizes)
+        return None if found is None else [None if k is None else found[k] for k in self.results]
+
+
+def _repeated(
+    key: tuple, ctx: Any, saved: Sequence[torch.Tensor], grads: Sequence[torch.Tensor | None]
+) -> list[torch.Tensor | None] | None:
+    """The gradients as the last call found them; None if this one is not like it."""
+    again = _REPEATED.get(key)
+    if again is None or not _is_plain_call():
+        return None
+    if _FORWARDS.get(key[:2], again.runner).training is not again.found:  # its plans were made anew
+        _REPEATED.pop(key, None)
+        return None
+    CALL.sources = ctx.sources
+    with torch._C._AutoDispatchBelowAutograd():
+        cotangents = [_laid_out(grad, strides) for grad, strides in zip(grads, ctx.strides) if grad is not None]
+        return again.gradients([*saved, *cotangents], ctx.sizes)
 
 
 def _run_or_record_backward(*arguments):

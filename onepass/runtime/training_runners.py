@@ -52,7 +52,7 @@ class ForwardRunner(Runner):
         told = len(self.training.by_autograd) + len(self.training.seconds_of_backward)
         if told != self.asked:
             self.asked = told
-            self.ready.clear()
+            self._forget_ready()
         return super().__call__(tensors, numbers)
 
     def preference(self, device: torch.device) -> tuple[str, ...]:
