@@ -1,6 +1,6 @@
-"""A loop over 49 keys, less than a tile of 64, was emitted twice: for tiles that are whole, of which there are none, and
-for the rest. With a bias, both took 213 registers of a thread, so that a multiprocessor had two programs: windows took
-2.7 times as long as now, where the one tile stands there once and without a loop (64 registers).
+"""A loop over 49 keys, less than a tile of 64, was emitted twice: for whole tiles, of which there are none, and for the
+rest. With a bias, both took 213 registers of a thread, so that a multiprocessor had two programs: windows took 2.7
+times as long as now, where the one tile stands there once and without a loop (64 registers).
 """
 
 import math
