@@ -199,7 +199,7 @@ def learned() -> str:
             lines.append([name, figure(measured), figure(without), times(measured / without), wanted])
     lines.sort(key=lambda line: float(line[3]))
     head = ["learned input", "with, ms", "without, ms", "ratio", "goal"]
-    said = f"Times with the gradient are of `{kernels}`; the others, and both of the shared bias, of `{steps}`."
+    said = f"Times with the gradient are of `{kernels}`; the others, and the shared bias, of `{steps}`."
     return table(head, lines) + f"\n{said}\n{provenance(kernels, steps)}"
 
 
