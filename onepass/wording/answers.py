@@ -95,14 +95,21 @@ def _why_not(report: Report) -> Answer:
     lines += [f"graph break at {short_place(found)}: {first_clause(found.reason)}" for found in report.breaks]
     nothing, again = tuple(nothing_lines(report)), sum(region.count for region in report.regions if region.recomputed)
     head = "See below what to change" if lines else "There is nothing"
-    if again and not lines:
-        head = f"The original calls run the backward of {_many(again, 'region')}"
+    if report.fused and not report.left:
+        head = _all_fused(len(report.breaks), again)
     lines += [f"only the forward is fused: {first_clause(r.recomputed)}" for r in report.regions if r.recomputed]
     if not (lines or nothing):
-        return Answer(question, "All that was found is fused", "good")
+        return Answer(question, head, "good")
     shown = tuple(dict.fromkeys(lines))
     more = ("…",) if len(shown) > MAX_REASONS_NAMED else ()
     return Answer(question, head, "part" if report.fused else "bad", shown[:MAX_REASONS_NAMED] + more + nothing)
+
+
+def _all_fused(breaks: int, again: int) -> str:
+    """What is left to say where each region is fused. again: how many have a backward by the original calls."""
+    if again:
+        return f"The original calls run the backward of {_many(again, 'region')}"
+    return "All that was found is fused" + (f"; {_many(breaks, 'graph break')} may hide more" if breaks else "")
 
 
 def _how_much(report: Report) -> Answer:

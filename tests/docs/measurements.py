@@ -198,8 +198,8 @@ def learned() -> str:
             measured = total.get((case, shape)) or float(c[OURS]["ms"])
             lines.append([name, figure(measured), figure(without), times(measured / without), wanted])
     lines.sort(key=lambda line: float(line[3]))
-    head = ["learned input", "with, ms", "without, ms", "ratio", "wanted"]
-    said = f"With: the kernels' times of `{kernels}`, but of the shared bias `{steps}`, as without."
+    head = ["learned input", "with, ms", "without, ms", "ratio", "goal"]
+    said = f"Times with the gradient are of `{kernels}`; the others, and the shared bias, of `{steps}`."
     return table(head, lines) + f"\n{said}\n{provenance(kernels, steps)}"
 
 
@@ -266,7 +266,8 @@ def first_calls() -> str:
         [name, *both(p, "after", "cold"), ratio(p, "after"), ratio(p, "before"), *both(p, "before", "warm")]
         for p, name in FIRST_CALLS.items()
     ]
-    head = ["program", OURS, "torch.compile", "times", "times before", "filled caches", "torch.compile, filled"]
+    head = ["program", OURS, "torch.compile", "ratio", "ratio before"]
+    head += [f"{name}, filled caches" for name in (OURS, "torch.compile")]
     return table(head, lines) + "\n" + provenance(file)
 
 
@@ -313,7 +314,7 @@ BEYOND = {
     "sigmoid": "sigmoid",
     "differential": "differential",
     "cosine": "cosine",
-    "softmax_plus_one": "one added below (softmax-1)",
+    "softmax_plus_one": "1 added to the divisor (softmax-1)",
     "gate": "a gate behind the values",
     "invariant_points": "invariant points (width 16)",
     "relative_shift": "Transformer-XL's shift, 8 heads of 1024",
@@ -429,7 +430,7 @@ def vectors_of_pairs() -> str:
     for (program,), c in cases(file, "program").items():
         own, default, compiled = (float(c[name]["milliseconds"]) for name in ("own", "default", "torch.compile"))
         lines.append([program, *map(figure, (own, default, compiled)), times(compiled / own)])
-    head = ["program", "own kernels", "default", "torch.compile", "its time over own"]
+    head = ["program", "own kernels", "default", "torch.compile", "torch.compile over own kernels"]
     return table(head, lines) + "\n" + provenance(file)
 
 

@@ -8,7 +8,7 @@ import torch
 
 import onepass
 from onepass.page.page import page
-from onepass.report.records import Refused, Report
+from onepass.report.records import RECOMPUTES, Refused, Report
 from onepass.wording import answers as module
 from onepass.wording.answers import Speed, answers, milliseconds, speed_of
 
@@ -37,7 +37,13 @@ def broken(q, k, v):
     return torch.softmax(scores, -1) @ v
 
 
-FUNCTIONS = {f.__name__: f for f in (attend, refused, both, nothing, broken)}
+def broken_behind(q, k, v):
+    result = attend(q, k, v)
+    torch._dynamo.graph_break()
+    return result + 1
+
+
+FUNCTIONS = {f.__name__: f for f in (attend, refused, both, nothing, broken, broken_behind)}
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +54,9 @@ def reports():
 
 
 FIRST = {"attend": "Yes: 1 region", "refused": "No: 1 region left as written", "both": "In part: 1 of 2 regions"}
+FIRST |= {"broken_behind": "Yes: 1 region"}
 FIRST |= {"broken": "No: 1 region left as written", "nothing": "No: nothing was found to fuse"}
-TONES = {"attend": "good", "refused": "bad", "both": "part", "nothing": "bad", "broken": "bad"}
+TONES = {"attend": "good", "refused": "bad", "both": "part", "nothing": "bad", "broken": "bad", "broken_behind": "good"}
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -78,8 +85,19 @@ def test_why_not_is_said_with_places(name, reports):
     said = "\n".join(why.lines)
     assert ("cumsum" in said) == (name in ("refused", "both"))
     assert ("there is nothing to fuse" in said) == (name == "nothing")
-    assert ("graph break at test_answers.py:" in said) == (name == "broken")
+    assert ("graph break at test_answers.py:" in said) == name.startswith("broken")
+    assert (why.answer == "See below what to change") == (name in ("refused", "both", "broken"))
     assert reports[name].answers[0].answer == FIRST[name]
+
+
+def test_where_all_is_fused_nothing_asks_for_a_change(reports):
+    broken = reports["broken_behind"]
+    assert broken.answers[1].answer == "All that was found is fused; 1 graph break may hide more"
+    assert answers(replace(broken, breaks=broken.breaks * 2))[1].answer.endswith("; 2 graph breaks may hide more")
+    (region,) = reports["attend"].regions
+    found = answers(replace(broken, regions=(replace(region, backward=f"{RECOMPUTES}a reason: more", count=2),)))[1]
+    assert found.answer == "The original calls run the backward of 2 regions"
+    assert found.lines[-1] == "only the forward is fused: a reason"
 
 
 def test_many_reasons_are_cut_and_say_so():
