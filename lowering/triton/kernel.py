@@ -283,7 +283,10 @@ class TritonKernelWriter:
                 self._step(state, components, loop, guard)
         for store in self.kernel.written_by(loop):
             self._store(store, self.tiles.inner.lines)
-        body = self.tiles.close()
+        return self._for_each_tile(segment, counter, self.tiles.close())
+
+    def _for_each_tile(self, segment: Segment, counter: str, body: list[str]) -> list[str]:
+        """The body in a loop over the run's tiles; as it is where there is exactly one."""
         if segment.once:
             return [f"{counter} = {segment.low}", *body]
         options = ", disable_licm=True" * self.tiles.skewing.exact  # the loops before need the registers
