@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import library
 from torch._functorch.utils import unwrap_dead_wrappers
+from torch.autograd import forward_ad
 
 from ..compiler import compiled_region
 from ..egraph.forks import lock
@@ -294,8 +295,8 @@ def _is_straight(given: Sequence[Sequence[torch.Tensor | None]]) -> bool:
 
 
 def _is_plain_call() -> bool:
-    """Whether no mode, transform or recording waits for what is called now."""
-    waits = torch.is_grad_enabled() or torch._C._len_torch_dispatch_stack()
+    """Whether no mode, transform, recording or level of dual numbers waits for what is called now."""
+    waits = torch.is_grad_enabled() or torch._C._len_torch_dispatch_stack() or forward_ad._current_level >= 0
     return not waits and not torch._C._are_functorch_transforms_active()
 
 
@@ -304,7 +305,7 @@ def _is_ordinary(tensor: torch.Tensor) -> bool:
     keys, device = torch._C._dispatch_keys(tensor).raw_repr(), tensor.device.type
     if device not in _ORDINARY:
         _ORDINARY[device] = torch._C._dispatch_keys(torch.empty(0, device=tensor.device)).raw_repr()
-    return keys == _ORDINARY[device] and not has_tangent(tensor)
+    return keys == _ORDINARY[device]
 
 
 def _run_straight(*arguments):

@@ -7,6 +7,7 @@ from contextlib import nullcontext
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
 import onepass
@@ -151,6 +152,20 @@ def test_under_autocast_between_steps():
             found = torch.autograd.grad(result, inputs, torch.ones_like(result))
         right = gradients(attend, wide)
         assert all((x.double() - y).abs().max() < 1e-4 for x, y in zip(found, right, strict=True))
+
+
+def test_cotangents_with_a_tangent_between_steps():
+    """A gradient is linear in the cotangent: its tangent is the gradient for the cotangent's."""
+    call, inputs, wide = compiled(), given(), [x.detach().double().requires_grad_() for x in given()]
+    cotangent, tangent = torch.randn(2, 1, 2, 24, 16)
+    for is_dual in (False, False, False, True, False):
+        with forward_ad.dual_level() if is_dual else nullcontext():
+            given_one = forward_ad.make_dual(cotangent, tangent) if is_dual else cotangent
+            found = torch.autograd.grad(call(*inputs), inputs, given_one)
+            parts = [forward_ad.unpack_dual(x) if is_dual else (x, None) for x in found]
+        for part, seed in zip((0, 1), (cotangent, tangent)[: 1 + is_dual]):
+            right = torch.autograd.grad(attend(*wide), wide, seed.double())
+            assert all((x[part].double() - y).abs().max() < 1e-4 for x, y in zip(parts, right, strict=True))
 
 
 def test_plans_that_are_made_anew(straight):
