@@ -168,9 +168,19 @@ def _widest(results: Iterable[HasTerm]) -> str:
 
 def _logarithm(form: Term, shift: Term, rest: Term, named: Callable[[str, Term], Saved], apart: bool) -> Logarithm:
     """One value for both, unless they are saved apart. A rest of 0 is not saved."""
+    kept = lambda term: where(eq(shift, const(-inf)), const(inf), term) if _leaves_out_rows(form) else term
     if apart and rest is not const(0.0):
-        return Logarithm(form, (named("shift", shift), named("log", rest)), shift)
-    return Logarithm(form, (named("log", shift if rest is const(0.0) else shift + rest),), shift)
+        return Logarithm(form, (named("shift", kept(shift)), named("log", kept(rest))), shift)
+    return Logarithm(form, (named("log", kept(shift if rest is const(0.0) else shift + rest)),), shift)
+
+
+def _leaves_out_rows(total: Term) -> bool:
+    """Whether a sum, or one of its addends, is left out in whole rows.
+
+    Its exponentials are then under no mask of their own in a gradient, where a row that is left out must give 0, and
+    exp(s - ∞) is 0. With -∞, as the logarithm of no elements, it would be infinite.
+    """
+    return any(part.op == "where" for part in operands(total, "add"))
 
 
 def _is_far(node: Term) -> bool:

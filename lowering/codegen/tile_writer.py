@@ -29,7 +29,7 @@ from ..analysis.softmax_scaling import (
     read_again,
     scaling_in_pieces,
 )
-from ..plan.dtypes import HALVES, is_integer, literal
+from ..plan.dtypes import HALVES, adapting, is_integer, literal
 from ..plan.records import OUT_OF_RANGE, NotPlannable
 from ..plan.thresholds import HIDDEN_SCORE
 from .byte_conversions import MOVABLE, helper_of, is_moved_anyway
@@ -88,7 +88,15 @@ class TileWriter(Tiles):
             return build(self, node, home)
         if node.op == "where" and (columns := self._interleaved(node)) is not None:
             return columns
-        return self._pointwise(node, [self.value(a, home) for a in node.args])
+        return self._pointwise(node, self._adapted(node, [self.value(a, home) for a in node.args]))
+
+    def _adapted(self, node: Term, args: list[TileValue]) -> list[TileValue]:
+        """The operands, those that adapt in float32. A literal itself adapts in the language."""
+        narrow, found = f".to({self.type_name('float32')})", []
+        for a, adapts, value in zip(node.args, adapting(node.args), args, strict=True):
+            wide = adapts and a.op != "const" and value.dtype == "float64"
+            found.append(replace(value, text=atom(value.text) + narrow, dtype="float32") if wide else value)
+        return found
 
     def _pointwise(self, node: Term, args: list[TileValue]) -> TileValue:
         dims = self.union(*args)

@@ -15,7 +15,7 @@ from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import factors, subterms
 from ..analysis.product_terms import product, sides
 from ..analysis.relative_index import RelativeProduct, relative_scores
-from ..plan.dtypes import HALVES
+from ..plan.dtypes import HALVES, adapting
 from . import tile_ops
 from .tile_ops import Frame
 
@@ -85,9 +85,15 @@ class TileStep:
             self.args = tuple(dict.fromkeys(a for a in self.general if a is not None))
         self.last: list[bool] = [False] * len(self.args)
         self.mine: list[bool] = [False] * len(self.args)
+        self.adapts = adapting(self.args)
 
     def value(self, args: list, frame: Frame) -> tile_ops.TileValue:
-        return frame.settled(self._computed(args, frame), self.node)
+        return frame.settled(self._computed(self._adapted(args), frame), self.node)
+
+    def _adapted(self, args: list) -> list:
+        """The operands, those that adapt in float32: torch would compute with both in float64."""
+        wide = [a and isinstance(x, torch.Tensor) and x.dim() > 0 for a, x in zip(self.adapts, args, strict=True)]
+        return [x.float() if w and x.dtype == torch.float64 else x for x, w in zip(args, wide, strict=True)]
 
     def _computed(self, args: list, frame: Frame):
         node = self.node
