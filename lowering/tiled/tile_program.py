@@ -85,10 +85,11 @@ class TileStep:
             self.args = tuple(dict.fromkeys(a for a in self.general if a is not None))
         self.last: list[bool] = [False] * len(self.args)
         self.mine: list[bool] = [False] * len(self.args)
-        self.adapts = adapting(self.args)
+        adapts = adapting(self.args)
+        self.adapts = adapts if any(adapts) else []  # of few steps, and each tile would ask
 
     def value(self, args: list, frame: Frame) -> tile_ops.TileValue:
-        return frame.settled(self._computed(self._adapted(args), frame), self.node)
+        return frame.settled(self._computed(self._adapted(args) if self.adapts else args, frame), self.node)
 
     def _adapted(self, args: list) -> list:
         """The operands, those that adapt in float32: torch would compute with both in float64."""
