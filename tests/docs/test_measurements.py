@@ -8,7 +8,8 @@ import pytest
 
 from onepass.bench.results import versions
 from tests.docs import measurements
-from tests.docs.measurements import BLOCK, PAGE, RESULTS, TABLES, UNRECORDED, figure, page
+from tests.docs.measurements import BLOCK, PAGE, TABLES, UNRECORDED, page
+from tests.docs.result_rows import RESULTS, figure
 
 TEXT = PAGE.read_text(encoding="utf-8")
 
