@@ -7,7 +7,7 @@ from datetime import date
 import pytest
 
 from onepass.bench.results import versions
-from tests.docs import measurements
+from tests.docs import result_rows
 from tests.docs.measurements import BLOCK, PAGE, TABLES, UNRECORDED, page
 from tests.docs.result_rows import RESULTS, figure
 
@@ -37,7 +37,7 @@ def test_a_changed_number_of_a_file_changes_the_page(monkeypatch, tmp_path):
         writer = csv.DictWriter(opened, rows[0])
         writer.writeheader()
         writer.writerows(rows)
-    monkeypatch.setattr(measurements, "RESULTS", tmp_path)
+    monkeypatch.setattr(result_rows, "RESULTS", tmp_path)
     assert "| 9.87 |" in TABLES["backward"]() and "| 9.87 | 3.05 |" not in TEXT
 
 
