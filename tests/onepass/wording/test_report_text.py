@@ -19,9 +19,13 @@ def attend(q, k, v):
 
 
 @pytest.fixture(scope="module")
-def report():
-    torch._dynamo.reset()
-    return onepass.explain(attend, *(torch.randn(1, 2, 300, 64, dtype=torch.bfloat16) for _ in range(3)))
+def report(tmp_path_factory):
+    """As in a new process with an empty cache: a search that another test has done is not done again."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ONEPASS_CACHE", str(tmp_path_factory.mktemp("cache")))
+        torch._dynamo.reset()
+        onepass.process_state.forget()
+        return onepass.explain(attend, *(torch.randn(1, 2, 300, 64, dtype=torch.bfloat16) for _ in range(3)))
 
 
 def labels(lines):
