@@ -11,23 +11,18 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-import torch
 from torch import Tensor
 
-from bench.never_slower import FIELDS, attend, measured, show
-from onepass.bench.results import write_rows
+from bench.never_slower import attend, drawn, measure
 
 BATCH, HEADS, LENGTH, WIDTH = 4, 16, 1024, 64
 SIZES = {"b": BATCH, "h": HEADS, "n": LENGTH, "d": WIDTH}
 Views = Callable[..., Sequence[Tensor]]
-
-
-def drawn(*sizes: int) -> Tensor:
-    return torch.randn(*sizes, device="cuda").bfloat16()
 
 
 def in_order(dims: str) -> Tensor:
@@ -108,15 +103,8 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[""], help="layouts whose name contains one of these")
     parser.add_argument("--gradients", action="store_true", help="a call is forward and backward")
     asked = parser.parse_args()
-    rows = []
-    print(*FIELDS, sep="  ")
-    for name in (name for name in LAYOUTS if any(part in name for part in asked.only)):
-        torch.manual_seed(0)
-        for row in measured(name, *make(name), gradients=asked.gradients):
-            rows.append(row)
-            show(row, FIELDS)
-            if asked.out:
-                write_rows(asked.out, FIELDS, rows)
+    names = [name for name in LAYOUTS if any(part in name for part in asked.only)]
+    measure({name: partial(make, name) for name in names}, asked.out, gradients=asked.gradients)
 
 
 if __name__ == "__main__":

@@ -321,7 +321,7 @@ def measured(
     for contestant, taken in in_turns(calls, ROUNDS, dict.fromkeys(calls, ContestantResult())).items():
         rows[contestant]["milliseconds"] = statistics.median(taken)
     times = [row.get("milliseconds") for row in rows.values()]
-    if len(times) == 2 and None not in times:
+    if None not in times:
         rows["onepass"]["ratio"] = times[1] / times[0]
     yield from rows.values()
 
@@ -332,6 +332,24 @@ def show(row: Mapping[str, object], fields: Sequence[str]) -> None:
     print(*(f"{x:.4g}" if isinstance(x, float) else x for x in shown), sep="  ", flush=True)
 
 
+def measure(
+    programs: Mapping[str, Callable[[], tuple[Callable, list[Tensor]]]],
+    out: Path | None,
+    dynamic: bool = False,
+    gradients: bool = False,
+) -> None:
+    """Prints the rows of these programs, and writes them to the file as they come."""
+    rows = []
+    print(*FIELDS, sep="  ")
+    for name, make in programs.items():
+        torch.manual_seed(0)
+        for row in measured(name, *make(), dynamic, gradients):
+            rows.append(row)
+            show(row, FIELDS)
+            if out:
+                write_rows(out, FIELDS, rows)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, help="a file for the rows, as comma-separated values")
@@ -339,15 +357,7 @@ def main() -> None:
     parser.add_argument("--dynamic", action="store_true", help="sizes are symbols")
     parser.add_argument("--gradients", action="store_true", help="a call is forward and backward")
     asked = parser.parse_args()
-    rows = []
-    print(*FIELDS, sep="  ")
-    for name in asked.only:
-        torch.manual_seed(0)
-        for row in measured(name, *PROGRAMS[name](), asked.dynamic, asked.gradients):
-            rows.append(row)
-            show(row, FIELDS)
-            if asked.out:
-                write_rows(asked.out, FIELDS, rows)
+    measure({name: PROGRAMS[name] for name in asked.only}, asked.out, asked.dynamic, asked.gradients)
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ class LastCall:
         """None where this torch has no such check, or a size is no number yet."""
         try:
             return cls(*given)
-        except Exception:
+        except Exception:  # the check is torch's own and private; without it, each call looks up its kind
             return None
 
     def is_like(self, tensors: Tensors, numbers: Sequence[int]) -> bool:
@@ -141,7 +141,7 @@ class Runner:
             return None
         try:
             return last.known[1](tensors)
-        except Exception:
+        except Exception:  # `__call__` runs it again, and decides what the error means
             return None
 
     def _forget_ready(self) -> None:

@@ -15,6 +15,8 @@ from .result_rows import OURS, ROOT, Case, Row, cases, figure, over, provenance,
 PAGE = ROOT / "docs" / "measurements.md"
 UNRECORDED = "*No data file is kept.*"
 BLOCK = re.compile(r"<!-- table: (\w+) -->\n.*?<!-- end -->", re.DOTALL)
+
+
 # Tables ---------------------------------------------------------------------------------------------------------------
 
 
@@ -278,6 +280,11 @@ PROGRAMS = {
 }
 
 
+def marked(ratio: float) -> str:
+    """A ratio, bold where it is below 0.99."""
+    return times(ratio) if ratio > 0.99 else f"**{times(ratio)}**"
+
+
 def beside_compile(
     file: str, names: Mapping[str, str], cell: Callable[[Row], str], more: Callable[[Case], list[str]] = lambda case: []
 ) -> list[list[str]]:
@@ -286,8 +293,7 @@ def beside_compile(
     for program, name in names.items():
         case = found[(program,)]
         ratio = float(case[OURS]["ratio"])
-        shown = times(ratio) if ratio > 0.99 else f"**{times(ratio)}**"
-        lines.append([name, *(cell(case[n]) for n in (OURS, "torch.compile")), shown, *more(case)])
+        lines.append([name, *(cell(case[n]) for n in (OURS, "torch.compile")), marked(ratio), *more(case)])
     return lines
 
 
@@ -312,9 +318,7 @@ def _beside(case: Case) -> list[str]:
     """Milliseconds of both, and the ratio; no ratio to a wrong result."""
     both = [case[name] for name in (OURS, "torch.compile")]
     cells = [figure(row["milliseconds"]) + " (wrong)" * (float(row["error"]) > MOST_WRONG) for row in both]
-    ratio = float(both[0]["ratio"])
-    shown = times(ratio) if ratio > 0.99 else f"**{times(ratio)}**"
-    return [*cells, "" if "wrong" in "".join(cells) else shown]
+    return [*cells, "" if "wrong" in "".join(cells) else marked(float(both[0]["ratio"]))]
 
 
 PAGED = {
