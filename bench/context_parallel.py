@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,12 +81,17 @@ class Bench:
         if self.on_gpu:
             torch.cuda.synchronize()
 
-    def milliseconds(self, run: Callable) -> tuple[float, float]:
-        """The median of the slowest rank, and the most memory in GiB. All ranks start together."""
+    def milliseconds(self, run: Callable, given: Sequence[torch.Tensor] = ()) -> tuple[float, float]:
+        """The median of the slowest rank, and the most memory in GiB, of what is given and what the run adds to it.
+
+        All ranks start together.
+        """
         run()
         self.wait()
+        before = 0
         if self.on_gpu:
             torch.cuda.reset_peak_memory_stats()
+            before = torch.cuda.memory_allocated() - sum(x.nbytes for x in given)
         taken = []
         for _ in range(self.arguments.runs):
             distributed.barrier()
@@ -95,7 +100,7 @@ class Bench:
             run()
             self.wait()
             taken.append(1e3 * (time.perf_counter() - start))
-        peak = torch.cuda.max_memory_allocated() / 2**30 if self.on_gpu else 0.0
+        peak = (torch.cuda.max_memory_allocated() - before) / 2**30 if self.on_gpu else 0.0
         found = torch.tensor([statistics.median(taken), peak], device=self.device)
         distributed.all_reduce(found, distributed.ReduceOp.MAX)
         return float(found[0]), float(found[1])
@@ -132,8 +137,8 @@ def measured(bench: Bench, table: list, name: str, problem: str, call: Callable,
     bench.say(f"{problem}, {name}: compiles")
     found = [x.detach() for x in step_of(call, inputs, grad)()]
     said = error(found, right) if right is not None else ""
-    forward, memory = bench.milliseconds(without_gradients(call, inputs))
-    step, step_memory = bench.milliseconds(step_of(call, inputs, grad))
+    forward, memory = bench.milliseconds(without_gradients(call, inputs), inputs)
+    step, step_memory = bench.milliseconds(step_of(call, inputs, grad), [*inputs, grad])
     table.append((problem, name, forward, step, memory, step_memory, said))
     bench.say(f"{problem}, {name}: {forward:.1f} ms, {step:.1f} ms, error {said or '-'}")
     return found
@@ -226,6 +231,10 @@ def profiled(bench: Bench, run: Callable) -> None:
         sum(max(0, min(b, d) - max(a, c)) for c, d in merged(spans[False])) for a, b in spans[True]
     )  # fmt: skip
     bench.say(f"  a step's exchange: {exchange / 1e3:.2f} ms of NCCL, {beside / max(exchange, 1):.0%} beside kernels")
+    if bench.arguments.kernels:
+        longest = sorted(profile.key_averages(), key=lambda event: -event.device_time_total)[: bench.arguments.kernels]
+        for event in longest:
+            bench.say(f"    {event.device_time_total / 1e3:8.2f} ms, {event.count} of {event.key[:80]}")
 
 
 def merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -309,6 +318,7 @@ def main() -> None:
     parser.add_argument("--problems", nargs="+", default=["full", "causal"])
     parser.add_argument("--hosts", type=int, default=1)
     parser.add_argument("--schedules", nargs="+", default=[])
+    parser.add_argument("--kernels", type=int, default=0, help="how many kernels of a step's profile are listed")
     parser.add_argument("--validate", action="store_true")
     parser.add_argument("--no-torch", dest="torch", action="store_false")
     arguments = parser.parse_args()

@@ -18,7 +18,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from ..compiler.options import Options
 from ..errors import InputError, Refusal
 from ..report.records import Report, as_seen
-from .exchange import ALONE, Ranks
+from .exchange import ALONE, Ranks, Remembered, Unchanged, is_remembered
 from .head_exchange import HeadExchange, Move
 from .head_law import Heads
 from .placement import MeshDim, MeshDims, Placed
@@ -98,6 +98,12 @@ class SharedCall:
         return queries, keys
 
     @property
+    def integers(self) -> list[torch.Tensor]:
+        """Those of queries and keys that are exchanged once, for as long as they are unchanged."""
+        given, axes = [*self.tensors.values()], {**self.sides.queries, **self.sides.keys}
+        return [given[k] for k, axis in axes.items() if is_remembered(given[k], axis)]
+
+    @property
     def kind(self) -> tuple:
         """What a graph depends on beside the shapes."""
         kinds = [(x.dtype, x.device, x.requires_grad and torch.is_grad_enabled()) for x in self.tensors.values()]
@@ -134,6 +140,7 @@ class ContextParallel:
         self._known: dict[tuple, SharedAttention] = {}
         self._laws: dict[tuple, Proved] = {}
         self._heads: dict[tuple, Heads | None] = {}
+        self._unchanged = Unchanged()
 
     @property
     def name(self) -> str:
@@ -152,11 +159,14 @@ class ContextParallel:
         placed = Placed.of(self._dims, tensors, self._axes)
         local = {name: placed.local(x) for name, x in tensors.items()}
         call = SharedCall(words, local, self._sides(local))
-        table = self._dims.table(call.lengths, next(iter(local.values())).device)
-        result, axis = self._shared(call, table)
+        numbers = (*call.lengths, self._unchanged.number(call.integers))
+        table = self._dims.table(numbers, next(iter(local.values())).device)
+        remembered = self._unchanged.remembered((str(table), self.schedule))
+        table = [[[queries, keys] for queries, keys, _ in host] for host in table]
+        result, axis = self._shared(call, table, remembered)
         return placed.result(result, axis, sum(queries for host in table for queries, _ in host))
 
-    def _shared(self, call: SharedCall, table: Table) -> tuple[torch.Tensor, int]:
+    def _shared(self, call: SharedCall, table: Table, remembered: Remembered) -> tuple[torch.Tensor, int]:
         """The result of this rank, and its axis of the queries."""
         roles = SCHEDULES[self.schedule or self._chosen(call, table)]
         ranks = dict(zip(roles, self._dims.ranks, strict=True))
@@ -165,13 +175,13 @@ class ContextParallel:
         if roles == ("ring",):
             table = [[own] for own in table[0]]
         if "heads" in ranks:
-            exchange = self._exchange(call, ranks["heads"], table[ring.rank])
+            exchange = self._exchange(call, ranks["heads"], table[ring.rank], remembered)
             call = replace(call, tensors=exchange.there(call.tensors))
             table = [[[sum(of_rank) for of_rank in zip(*host, strict=True)]] for host in table]
         keys = [[length for _, length in host] for host in table]
         attention = self._attention(call)
         axis = attention.law.axis
-        run = Run(attention, Shards(ring, gather, keys, [*call.sides.keys.values()]))
+        run = Run(attention, Shards(ring, gather, keys, [*call.sides.keys.values()], remembered))
         result = run([*call.tensors.values()])
         return (result if exchange is None else exchange.home(result, axis)), axis
 
@@ -231,13 +241,15 @@ class ContextParallel:
         names = [*call.tensors]
         return proved_heads(self._of_tensors(call.words, names), [*call.tensors.values()], call.sides, names, ranks)
 
-    def _exchange(self, call: SharedCall, ranks: Ranks, lengths: Sequence[Sequence[int]]) -> HeadExchange:
+    def _exchange(
+        self, call: SharedCall, ranks: Ranks, lengths: Sequence[Sequence[int]], remembered: Remembered
+    ) -> HeadExchange:
         """That of heads for the sequence. lengths: of queries and keys of each of the ranks. Raises Refusal."""
         heads = self._heads_of(call, ranks.size) or self._proved_heads(call, ranks.size)
         queries, keys = zip(*lengths, strict=True)
         parts = ((call.sides.queries, queries), (call.sides.keys, keys))
         moves = {k: Move(axis, each, heads.axes.get(k)) for axes, each in parts for k, axis in axes.items()}
-        return HeadExchange(ranks, heads, moves, queries)
+        return HeadExchange(ranks, heads, moves, queries, remembered)
 
     def _chosen(self, call: SharedCall, table: Table) -> str:
         """The schedule by the estimates of the longest parts, which all ranks know, so that they choose alike."""

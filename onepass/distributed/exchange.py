@@ -1,17 +1,24 @@
 """Tensors sent between the ranks of a group: to the next rank, and to all others, while kernels run.
 
-An exchange is started, and waited for where its result is read. Invariant: all ranks of a group start the same
-exchanges in the same order. Example: `Ranks.of(group).start([(x, 1)], [(y, 1)])` sends x to rank 1 and fills y.
+An exchange is started, and waited for where its result is read. Integers that did not change since an earlier call are
+not sent again. Invariant: all ranks of a group start the same exchanges in the same order. Example:
+`Ranks.of(group).start([(x, 1)], [(y, 1)])` sends x to rank 1 and fills y.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import weakref
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
+from math import prod
 
 import torch
 from torch import distributed
 from torch.distributed import ProcessGroup
+
+from ..lowering.masks.block_map import owner_of, version_of
 
 Message = tuple[torch.Tensor, int]  # and the rank in the group that it goes to, or comes from
 
@@ -81,3 +88,78 @@ class Ranks:
 
 
 ALONE = Ranks(None, 0, 1)
+
+
+# Integers that are known already --------------------------------------------------------------------------------------
+
+Place = tuple[str, int]  # "ring" or "host" and the number of the host whose keys these are, or "heads"
+MOST_TABLES = 8  # of integers that are kept: of a training loop, an evaluation, and some lengths
+MOST_OF_A_TOKEN = 64  # integers: more are too many to keep
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.bool)  # not bytes, which keys and values may be
+
+
+def is_remembered(tensor: torch.Tensor, axis: int) -> bool:
+    """Whether it is kept, such as positions, documents and paddings. axis: of the tokens, in whose number ranks differ.
+
+    All ranks say the same of their parts of a tensor.
+    """
+    of_a_token = prod(n for place, n in enumerate(tensor.shape) if place != axis)
+    return tensor.dtype in INTEGERS and of_a_token <= MOST_OF_A_TOKEN
+
+
+@dataclass
+class Remembered:
+    """Integers of other ranks, as they came in an earlier exchange. As the objects stay the same, so do maps of tiles.
+
+    All ranks have the same places in it, as all do the same: so what one does not send, no other waits for.
+    """
+
+    by_place: dict[Place, dict[int, torch.Tensor]] = field(default_factory=dict)
+
+    def known(self, place: Place) -> Mapping[int, torch.Tensor]:
+        """Those of a place, by their number among the tensors that are exchanged."""
+        return self.by_place.get(place, {})
+
+    def keep(self, place: Place, tensors: Mapping[int, torch.Tensor], axes: Mapping[int, int]) -> None:
+        """Keeps the integers among the tensors of a place. axes: of the tokens, for each tensor."""
+        if place not in self.by_place:
+            self.by_place[place] = {k: x for k, x in tensors.items() if is_remembered(x, axes[k])}
+
+
+class Unchanged:
+    """Numbers for what a rank's integers are: the same number as long as they are the same tensors, unchanged.
+
+    A tensor is unchanged if it is the same object, or the same view of one, and torch counted no write to it. Of a
+    parameter, and of a tensor that was made under inference_mode, torch counts none: these have a new number each time.
+    """
+
+    def __init__(self) -> None:
+        self._numbers, self._seen = count(1), OrderedDict[int, tuple[list[weakref.ref], list[tuple]]]()
+        self._tables = OrderedDict[tuple, Remembered]()
+
+    def number(self, tensors: Sequence[torch.Tensor]) -> int:
+        """That of these integers; 0 without any."""
+        if not tensors:
+            return 0
+        versions, owners = [version_of(x) for x in tensors], [owner_of(x) for x in tensors]
+        for number, (references, seen) in self._seen.items():
+            if seen == versions and all(ref() is x for ref, x in zip(references, owners, strict=True)):
+                self._seen.move_to_end(number)
+                return number
+        number = next(self._numbers)
+        if None not in versions and not any(isinstance(x, torch.nn.Parameter) for x in owners):
+            self._seen[number] = [weakref.ref(x) for x in owners], versions
+            _keep_newest(self._seen)
+        return number
+
+    def remembered(self, key: tuple) -> Remembered:
+        """What came while all ranks' numbers, which the key holds, were the same."""
+        found = self._tables.setdefault(key, Remembered())
+        self._tables.move_to_end(key)
+        _keep_newest(self._tables)
+        return found
+
+
+def _keep_newest(table: OrderedDict) -> None:
+    while len(table) > MOST_TABLES:
+        table.popitem(last=False)

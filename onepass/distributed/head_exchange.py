@@ -8,14 +8,16 @@ the last 4 of that one's.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.autograd.function import once_differentiable
 
-from .exchange import Ranks
+from .exchange import Ranks, Remembered
 from .head_law import Heads
+
+PLACE = "heads", 0  # of what came there
 
 
 @dataclass(frozen=True)
@@ -29,19 +31,27 @@ class Move:
 
 @dataclass(frozen=True)
 class HeadExchange:
-    """The exchange of one call. moves: of the tensors that are shared out, by their numbers. queries: of each rank."""
+    """The exchange of one call. moves: of the tensors that are shared out, by their numbers. queries: of each rank.
+
+    remembered: integers that came in an earlier call.
+    """
 
     ranks: Ranks
     heads: Heads
     moves: dict[int, Move]
     queries: Sequence[int]
+    remembered: Remembered = field(default_factory=Remembered)
 
     def there(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """All tokens of this rank's heads."""
         given = [*tensors.values()]
         found = self.heads.cut(given, self.ranks.rank, self.ranks.size, self.moves)
-        moved = _Exchanged.apply(self.ranks, [*self.moves.values()], True, *(given[k] for k in self.moves))
-        for number, x in zip(self.moves, moved, strict=True):
+        known = self.remembered.known(PLACE)
+        moves = {k: move for k, move in self.moves.items() if k not in known}
+        moved = _Exchanged.apply(self.ranks, [*moves.values()], True, *(given[k] for k in moves))
+        came = {**known, **dict(zip(moves, moved, strict=True))}
+        self.remembered.keep(PLACE, came, {k: move.axis for k, move in self.moves.items()})
+        for number, x in came.items():
             found[number] = x
         return dict(zip(tensors, found, strict=True))
 

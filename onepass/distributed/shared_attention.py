@@ -27,7 +27,7 @@ from .attention_cut import AttentionCut, Traced, apart_from_sinks, cuts, rest_gr
 from .head_law import Heads, independent_heads, same_at_other_sizes
 from .merge_law import require_merge, require_rows
 from .part_state import PartState, sink_gradients, sink_state
-from .schedules import Gradients, Keys, Shards, Sum, backward, forward, merged_with
+from .schedules import Gradients, Keys, Shards, Sum, backward, forward
 
 # For the proof, of queries and keys: long, and no other size is likely to be one of them. Terms that are the same at
 # both are those of any length.
@@ -226,15 +226,15 @@ class Run:
         return rest(*tensors, _Merged.apply(self, *tensors))
 
     def forward(self, tensors: Sequence[torch.Tensor]) -> State:
-        """The state of all keys and of sinks, in the precision of its logarithms."""
+        """The state of all keys and of sinks. Its output has the dtype that the attention gives."""
 
         def state_of(keys: Keys) -> State:
             given = self.attention.sides.with_keys(tensors, keys)
             return self.attention.part(given).state(given)
 
-        of_keys = forward(self.shards, self._own(tensors), state_of)
         _, sinks = self.attention.beside_keys(tensors)
-        return of_keys if sinks is None else merged_with(of_keys, sink_state(sinks, tensors))
+        first = None if sinks is None else sink_state(sinks, tensors)
+        return forward(self.shards, self._own(tensors), state_of, first, self.attention.part(tensors).dtype)
 
     def backward(
         self, tensors: Sequence[torch.Tensor], needed: Sequence[bool], whole: State, grad: torch.Tensor
@@ -264,11 +264,10 @@ class _Merged(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, run: Run, *tensors: torch.Tensor) -> torch.Tensor:
         whole = run.forward(tensors)
-        output = whole.output.to(run.attention.part(tensors).dtype)
         if any(ctx.needs_input_grad):
             ctx.run = run
-            ctx.save_for_backward(output, whole.logsumexp, *tensors)
-        return output
+            ctx.save_for_backward(*whole, *tensors)
+        return whole.output
 
     @staticmethod
     @once_differentiable

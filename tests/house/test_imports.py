@@ -79,7 +79,8 @@ PARTS_BELOW = {  # part: folders of lower parts that it may import; tune also se
 ALSO = dict.fromkeys(("onepass/tune", "onepass/bench"), ("lowering/hopper", "lowering/schedule"))
 ALSO |= dict.fromkeys(("onepass/compiler", "onepass/training"), ("lowering/cost",))  # whose estimates choose a plan
 ALSO["onepass/compiler"] += ("lowering/stages",)  # a plan in stages holds less memory
-ALSO |= {"onepass/runtime": ("lowering/tiled",)}  # Inductor compiles a region's calls as it compiles tiles
+# Inductor compiles a region's calls, and what merges states, as it compiles tiles
+ALSO |= dict.fromkeys(("onepass/runtime", "onepass/distributed"), ("lowering/tiled",))
 # For everyone above.
 GROUND = (
     "egraph/forks.py",

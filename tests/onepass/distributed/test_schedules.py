@@ -1,5 +1,7 @@
 """Every grid of hosts and ranks: each rank sees each key once, in a fixed order, and gradients of keys come home."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -112,6 +114,67 @@ def test_gradients_travel_in_float32(grid):
 
     found = each_rank(grid, work)
     assert all(torch.all(x == 1 + 2.0**-9 * (len(found) - 1)) for x in found.values())
+
+
+@pytest.mark.parametrize("grid", GRIDS, ids=str)
+def test_integers_are_exchanged_once(grid):
+    """The second forward and its backward send keys and gradients, and no integers; objects stay the same."""
+
+    def work(shards, own):
+        sent, found = [], []
+        own = [own[0], torch.arange(own[0].shape[0]) + 100 * (shards.ring.rank * 10 + shards.gather.rank)]
+        shards = replace(shards, axes=[0, 0])
+        for ranks in (shards.ring, shards.gather):
+            start = ranks.start
+            object.__setattr__(
+                ranks,
+                "start",
+                lambda sends, receives, start=start: (sent.extend(x.dtype for x, _ in sends), start(sends, receives))[1],
+            )
+
+        def state_of(keys):
+            found.append(keys[1])
+            return State(torch.zeros(1, 1), torch.zeros(1, 1))
+
+        def gradients_of(keys):
+            found.append(keys[1])
+            return [], [keys[0], None]
+
+        forward(shards, own, state_of)
+        first = torch.int64 in sent
+        sent.clear()
+        forward(shards, own, state_of)
+        backward(shards, own, gradients_of, Sum())
+        third = len(found) // 3
+        same = all(x is y for x, y in zip(found[third:], found[:third] * 2, strict=True))
+        return first, torch.int64 in sent, same, sorted(n for x in found[:third] for n in x.tolist())
+
+    ranks, lengths = grid[0] * grid[1], lengths_of(grid)
+    every = sorted(
+        100 * (host * 10 + rank) + n for host, row in enumerate(lengths) for rank, n in enumerate(row) for n in range(n)
+    )
+    assert set(map(str, each_rank(grid, work).values())) == {str((ranks > 1, False, True, every))}
+
+
+def test_gradients_of_halves_travel_as_they_are_and_come_home_rounded():
+    """Of two hosts nothing is ever wide; of three the sum of two parts is."""
+
+    def work(shards, own):
+        sent, start = [], shards.ring.start
+        object.__setattr__(
+            shards.ring,
+            "start",
+            lambda sends, receives: (sent.append({x.dtype for x, _ in sends}), start(sends, receives))[1],
+        )
+        own = [own[0].bfloat16()]
+        found = backward(replace(shards, axes=[0]), own, lambda keys: ([], [torch.ones_like(keys[0]) / 3]), Sum())
+        return found[0].dtype, sent
+
+    half, wide = {torch.bfloat16}, {torch.float32}
+    for hosts, ways in ((2, [half, half]), (3, [half, wide, half])):
+        keys = [half] * (hosts - 1)
+        for dtype, sent in each_rank((hosts, 1), work).values():
+            assert dtype == torch.bfloat16 and sorted(map(str, sent)) == sorted(map(str, keys + ways))
 
 
 def test_a_sum_keeps_what_it_was_given():
