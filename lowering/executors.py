@@ -21,7 +21,7 @@ from .hopper.config import HopperConfig
 from .hopper.form_facts import why_not_in_pieces
 from .hopper.kernel_form import Binding, bind
 from .hopper.mask_words import packed
-from .hopper.stored_values import bind_as_run
+from .hopper.stored_values import bind_as_run, needs_sizes
 from .launch.axis_order import ReorderedPlan, in_memory_order
 from .launch.split_loops import describe_split
 from .plan.device import H200
@@ -232,7 +232,7 @@ class TritonExecutor(PlanExecutor):
         if (stages := self._staged(plan, tensors, each)) is not None:
             return _of_stages(stages, tuple(tensors))
         reordered, wanted = _by_memory(plan, tensors, strides)
-        launcher = self._launcher(reordered.plan, store, deterministic)
+        launcher = self._launcher(reordered.plan, sizes, store, deterministic)
         run, copied = _bound(launcher, reordered, tensors, sizes, wanted)
         notes = (*copied, *self._notes(launcher))
         return PreparedPlan(run, self._runs_as(launcher, plan), notes, _has_strides(plan), launcher.deterministic)
@@ -251,7 +251,7 @@ class TritonExecutor(PlanExecutor):
         if self._staged(plan, tensors, each) is not None:
             return
         reordered, wanted = _by_memory(plan, tensors, strides)
-        launcher = self._launcher(reordered.plan, store, deterministic)
+        launcher = self._launcher(reordered.plan, sizes, store, deterministic)
         from .launch.relayout import with_copies
 
         given = with_copies(*_in_order(reordered, tensors, sizes))
@@ -282,7 +282,7 @@ class TritonExecutor(PlanExecutor):
             return found
         reordered, wanted = _by_memory(plan, tensors, strides)
         given = dict(zip(tensors, with_copies(*_in_order(reordered, tensors, sizes))))
-        made = self._launcher(reordered.plan, store, deterministic)
+        made = self._launcher(reordered.plan, sizes, store, deterministic)
         return launch_texts(made, given, dict(sizes), reordered.strides(wanted))
 
     def _staged(self, plan: Plan, tensors: Inputs, each: Prepare) -> StagedRun | None:
@@ -290,7 +290,7 @@ class TritonExecutor(PlanExecutor):
         what = staged(plan) if self.in_stages else None
         return None if what is None else StagedRun(what, tensors, each)
 
-    def _launcher(self, plan: Plan, store: ScheduleStore | None, deterministic: bool):
+    def _launcher(self, plan: Plan, sizes: Sizes, store: ScheduleStore | None, deterministic: bool):
         from .triton.launch import launcher
 
         return launcher(plan)
@@ -379,10 +379,11 @@ class GluonExecutor(TritonExecutor):
 
         return slower(plan, dict(sizes))
 
-    def _launcher(self, plan: Plan, store: ScheduleStore | None, deterministic: bool):
+    def _launcher(self, plan: Plan, sizes: Sizes, store: ScheduleStore | None, deterministic: bool):
+        from .gluon.launch import suited_plan
         from .joined.launch import launcher
 
-        return launcher(plan, store, deterministic)
+        return launcher(suited_plan(plan, sizes) if needs_sizes(plan) else plan, store, deterministic)
 
     def _notes(self, launcher) -> tuple[str, ...]:
         active = launcher.active
@@ -413,7 +414,7 @@ class ConfiguredExecutor(TritonExecutor):
             raise SettingsRefused(str(error)) from error
         self.name = f"{executor_of(self.config)}, tuned"
 
-    def _launcher(self, plan: Plan, store: ScheduleStore | None, deterministic: bool):
+    def _launcher(self, plan: Plan, sizes: Sizes, store: ScheduleStore | None, deterministic: bool):
         config = self.config
         if isinstance(config, HopperConfig):
             from .gluon.launch import GluonLauncher

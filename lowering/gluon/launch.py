@@ -129,12 +129,13 @@ class GluonLaunch:
         self.again = Relaunch(kernel, self.programs, tuple(window for _, window in self.windows))
 
 
-def suited_plan(plan: Plan) -> Plan:
+def suited_plan(plan: Plan, sizes: Mapping[str, int] | None = None) -> Plan:
     """The plan with matrices of bytes stored as products take them, and with kernels split that do not fit."""
-    stored = _read_back(with_stored_values(plan), plan)
+    stored = _read_back(with_stored_values(plan, sizes or {}), plan)
     return _read_back(with_split_states(stored, fits), stored)
 
 
+@lru_cache(maxsize=64)
 def _read_back(changed: Plan, plan: Plan) -> Plan:
     """The changed plan where it is read back as the plan, else that."""
     if changed is plan or not (reason := differs(changed, plan)):
@@ -144,10 +145,9 @@ def _read_back(changed: Plan, plan: Plan) -> Plan:
 
 
 class GluonLauncher(Launcher):
-    """A Launcher that prefers Gluon kernel by kernel; `hopper_configs` by kernel name replace the defaults.
+    """A Launcher that prefers Gluon kernel by kernel. hopper_configs: by kernel name, in place of the defaults.
 
-    store: where solved schedules outlive the process.
-    """
+    store: where solved schedules outlive the process."""
 
     def __init__(
         self,
@@ -336,7 +336,7 @@ def prepare(
     places: int = H200.multiprocessors,
 ) -> Prepared:
     """Everything about a call that does not need a device of `places` multiprocessors. Raises RefusedLaunch."""
-    if reason := next(_refusals(binding, config), None):
+    if reason := next(_refusals(binding, config, sizes), None):
         raise RefusedLaunch(reason)
     kernel, loop = binding.kernel, binding.loop
     count, length = resolve(kernel.rows.size, sizes), resolve(loop.dim.size, sizes)
@@ -350,7 +350,7 @@ def prepare(
     return _by_range(call, shape) if len(loop.ranges) == 1 else _by_list(call, shape)
 
 
-def _refusals(binding: Binding, config: HopperConfig) -> Iterator[str]:
+def _refusals(binding: Binding, config: HopperConfig, sizes: Mapping[str, int]) -> Iterator[str]:
     """Reasons why a kernel cannot run with these settings."""
     if not config.terminates:
         yield f"warpgroups would wait for ever with {config}"
@@ -359,7 +359,7 @@ def _refusals(binding: Binding, config: HopperConfig) -> Iterator[str]:
     if binding.is_wide != bool(config.value_warpgroups):
         yield f"{accumulated(binding)} columns of values and {config.value_warpgroups} value warpgroups"
     if not binding.is_stored:
-        yield why_unstored(binding)
+        yield why_unstored(binding, sizes)
 
 
 def _not_handed_over(binding: Binding) -> Iterator[str]:

@@ -74,6 +74,21 @@ def test_lengths(rows, columns):
     agrees(attention("full"), inputs(rows, columns), ROUNDED, weights="e4m3")
 
 
+@pytest.mark.parametrize("mask", ["full", "causal"])
+def test_lengths_that_are_symbols(mask):
+    """640 and 1024 are stored in bytes, 1000 is no multiple of 16, and of 80 there are too few rows."""
+    torch._dynamo.reset()
+    function = attention(mask)
+    compiled, seen = onepass.compile(function, dynamic=True, weights="e4m3", **OPTIONS), []
+    for length in (640, 1024, 1000, 80, 640):
+        given = inputs(length, length)
+        with torch.no_grad():
+            found, exact = compiled(*given), function_in_double(function, given)
+        assert (found.double() - exact).square().mean().sqrt() <= ROUNDED * exact.square().mean().sqrt(), length
+        seen.append(onepass.reports()[-1].regions[0].ran)
+    assert seen[0] == seen[1] == seen[4] == "gluon and triton"
+
+
 @pytest.mark.parametrize("groups", [2, 4])
 def test_groups(groups):
     agrees(attention("causal"), inputs(groups=groups), ROUNDED, weights="e4m3")

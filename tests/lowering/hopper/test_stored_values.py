@@ -16,9 +16,11 @@ from onepass.lowering.hopper.kernel_form import bind
 from onepass.lowering.hopper.stored_values import bind_as_run, with_stored_values
 from onepass.lowering.launch.triton_compat import gluon_missing
 from onepass.lowering.readback.check_plan import differs
+from onepass.lowering.triton.launch_texts import launch_texts
 from tests.proofs.texts.test_check import plan_of
 from tests.support.gluon_ahead_of_time import inputs_of, plain
 from tests.support.on_hopper import hold, hopper_texts, pretend_hopper
+from tests.support.read_plans import plans_of
 
 needs_gluon = pytest.mark.skipif(gluon_missing() is not None, reason="needs Gluon")
 BYTES = torch.float8_e4m3fn
@@ -243,3 +245,47 @@ def test_what_is_refused(name):
     plan, _ = plan_of(function, inputs)
     found = bind(with_weights(plan, "e4m3").kernels[-1])
     assert isinstance(found, str) and reason in found
+
+
+def of_symbols(monkeypatch):
+    """A plan whose lengths are symbols; of a length the texts of its launch, and why a kernel is plain Triton."""
+    ((_, plan),) = plans_of(plain("bytes"), inputs_of("bytes", 32, rows=192, columns=192), False, dynamic=True)
+    plan = with_weights(plan, "e4m3")
+    assert stored_values.needs_sizes(plan)
+    pretend_hopper(monkeypatch)
+
+    def at(length):
+        given = inputs_of("bytes", 32, rows=length, columns=length)
+        tensors = dict(zip((t.name for t in plan.inputs), given, strict=True))
+        pairs = ((n, size) for t, x in zip(plan.inputs, given) for n, size in zip(t.shape, x.shape, strict=True))
+        sizes = {n: size for n, size in pairs if isinstance(n, str)}
+        launcher = GLUON._launcher(plan, sizes, None, False)
+        texts = launch_texts(launcher, tensors, sizes)
+        return texts, " ".join(launcher.active.refusals.values())
+
+    return at
+
+
+@needs_gluon
+def test_sizes_of_symbols_say_what_is_stored(monkeypatch):
+    """192 and 208 have the same kernels; 200 is no multiple of 16, and 48 rows read each value too rarely."""
+    monkeypatch.setattr(stored_values, "MIN_READS", 64)
+    at = of_symbols(monkeypatch)
+    found = {length: at(length) for length in (192, 208, 200, 48)}
+    for length, (texts, why) in found.items():
+        narrow = length % 16 == 0 and length > 64
+        stores = [one.stores[0].output.name for one in texts[:-1]]
+        assert stores == ["v_turned"] * narrow + ["v_bfloat16"] * (length == 200)
+        assert ("fewer than 64 rows" in why) == (length == 48)
+        assert ("narrow_words(" in texts[-1].calls[0].text) == narrow
+        hold(texts)
+    assert found[192][0][-1].kernel == found[208][0][-1].kernel
+
+
+def test_symbols_are_described_by_sizes_that_suit(monkeypatch):
+    ((_, plan),) = plans_of(plain("bytes"), inputs_of("bytes", 32, rows=192, columns=192), False, dynamic=True)
+    plan = with_weights(plan, "e4m3")
+    (kernel,) = plan.kernels
+    assert GLUON.kernel_refusal(kernel, plan) is None
+    assert "v_turned stored first" in GLUON.describe(kernel, "e4m3")
+    assert with_stored_values(plan, {}) is plan and len(with_stored_values(plan).kernels) == 2
