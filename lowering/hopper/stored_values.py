@@ -5,7 +5,7 @@ registers. Where weights are to be e4m3, their values are stored so; other matri
 results are those of the plan, up to the rounding of weights. Example: v[b, h, j, e] becomes `v_turned`[b, h, e, p],
 where column j stands at place p = `register_place`(j).
 
-Whether it pays depends on sizes. They are given where they are symbols of the plan: the kernels stay those of all sizes.
+Whether it pays depends on sizes. Those of symbols are given beside the plan, and the kernels stay those of all sizes.
 """
 
 from __future__ import annotations

@@ -116,6 +116,17 @@ def test_gradients_travel_in_float32(grid):
     assert all(torch.all(x == 1 + 2.0**-9 * (len(found) - 1)) for x in found.values())
 
 
+def listen(ranks, heard):
+    """Tells what is sent in each exchange."""
+    start = ranks.start
+
+    def started(sends, receives):
+        heard(sends)
+        return start(sends, receives)
+
+    object.__setattr__(ranks, "start", started)
+
+
 @pytest.mark.parametrize("grid", GRIDS, ids=str)
 def test_integers_are_exchanged_once(grid):
     """The second forward and its backward send keys and gradients, and no integers; objects stay the same."""
@@ -125,12 +136,7 @@ def test_integers_are_exchanged_once(grid):
         own = [own[0], torch.arange(own[0].shape[0]) + 100 * (shards.ring.rank * 10 + shards.gather.rank)]
         shards = replace(shards, axes=[0, 0])
         for ranks in (shards.ring, shards.gather):
-            start = ranks.start
-            object.__setattr__(
-                ranks,
-                "start",
-                lambda sends, receives, start=start: (sent.extend(x.dtype for x, _ in sends), start(sends, receives))[1],
-            )
+            listen(ranks, lambda sends: sent.extend(x.dtype for x, _ in sends))
 
         def state_of(keys):
             found.append(keys[1])
@@ -160,12 +166,8 @@ def test_gradients_of_halves_travel_as_they_are_and_come_home_rounded():
     """Of two hosts nothing is ever wide; of three the sum of two parts is."""
 
     def work(shards, own):
-        sent, start = [], shards.ring.start
-        object.__setattr__(
-            shards.ring,
-            "start",
-            lambda sends, receives: (sent.append({x.dtype for x, _ in sends}), start(sends, receives))[1],
-        )
+        sent = []
+        listen(shards.ring, lambda sends: sent.append({x.dtype for x, _ in sends}))
         own = [own[0].bfloat16()]
         found = backward(replace(shards, axes=[0]), own, lambda keys: ([], [torch.ones_like(keys[0]) / 3]), Sum())
         return found[0].dtype, sent
