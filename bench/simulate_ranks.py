@@ -1,7 +1,7 @@
 """Schedules of many ranks on paper: their own code by a clock, held against two measured GPUs, then for more.
 
-`python bench/simulate_ranks.py [--out results.csv]`, a minute on a CPU. Kernels take what one H100 was measured to take
-(`context_parallel_h100.csv`); links take the bytes a second that `onepass/distributed/traffic.py` estimates with.
+`python bench/simulate_ranks.py [--out results.csv]`, a minute on a CPU. Kernels take what one H200 was measured to take
+(`context_parallel_h200.csv`); links take the bytes a second that `onepass/distributed/traffic.py` estimates with.
 A share is one GPU's time over the ranks' time and number. Example: 0.97 at 1024 ranks is 993 times one GPU's speed.
 """
 
@@ -20,8 +20,8 @@ from onepass.bench.simulated_ranks import Machine, Task, simulated
 from onepass.distributed.schedules import SCHEDULES
 from onepass.distributed.traffic import LINK, NETWORK, START, RankWork, estimates
 
-MEASURED = Path(__file__).parent / "results" / "context_parallel_h100.csv"
-H100 = Machine(memory=3.0e12, link=LINK, network=NETWORK, start=START, host=8)
+MEASURED = Path(__file__).parent / "results" / "context_parallel_h200.csv"
+H200 = Machine(memory=4.0e12, link=LINK, network=NETWORK, start=START, host=8)
 MEASURED_TOKENS, HEADS, WIDTH, BYTES = 131072, 16, 128, 2
 TOKENS, RANKS = (131072, 2**20, 10 * 2**20), (8, 64, 1024)
 FIELDS = ("problem", "tokens", "ranks", "schedule", "forward", "step", "forward_share", "step_share", "held_gib")
@@ -45,7 +45,7 @@ def beside_measured(times: Times) -> Iterator[tuple[str, str, str, float, float]
     """Problem, schedule, "forward" or "step", and seconds: simulated and measured, of two ranks."""
     for problem, contestant in times:
         if contestant in SCHEDULES:
-            found = simulated(contestant, (2,), task(times[problem, "one GPU, onepass"], MEASURED_TOKENS), H100)
+            found = simulated(contestant, (2,), task(times[problem, "one GPU, onepass"], MEASURED_TOKENS), H200)
             forward, step = times[problem, contestant]
             yield problem, contestant, "forward", found.forward, forward
             yield problem, contestant, "step", found.step, step
@@ -58,7 +58,7 @@ def on_paper(times: Times, tokens: Sequence[int], ranks: Sequence[int]) -> Itera
         for length in tokens:
             for count in ranks:
                 for name, roles in SCHEDULES.items():
-                    sizes = (count,) if len(roles) == 1 else (count // H100.host, H100.host)
+                    sizes = (count,) if len(roles) == 1 else (count // H200.host, H200.host)
                     swapped = sizes[-1] if "heads" in roles else 1
                     if HEADS % swapped == 0 and sizes[0] > 1:
                         yield row(problem, one, length, name, sizes)
@@ -67,7 +67,7 @@ def on_paper(times: Times, tokens: Sequence[int], ranks: Sequence[int]) -> Itera
 def row(problem: str, one: tuple[float, float], tokens: int, schedule: str, sizes: Sequence[int]) -> dict[str, object]:
     """The seconds of a schedule, and how much of the ranks' time is the kernels of one GPU."""
     ranks = sizes[0] * (sizes[1] if len(sizes) > 1 else 1)
-    times = simulated(schedule, sizes, task(one, tokens), H100)
+    times = simulated(schedule, sizes, task(one, tokens), H200)
     alone = [x * (tokens / MEASURED_TOKENS) ** 2 / ranks for x in one]
     part = tokens // ranks * HEADS * WIDTH * BYTES
     held = estimates(RankWork(2 * part, 0.0, 4 * part), sizes)[schedule].held / 2**30

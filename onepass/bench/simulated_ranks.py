@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from unittest.mock import patch
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -17,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..distributed.exchange import ALONE, Exchange, Message, Ranks
 from ..distributed.head_exchange import HeadExchange, Move
 from ..distributed.head_law import Heads
-from ..distributed.schedules import SCHEDULES, Gradients, Keys, Shards, Sum, backward, forward
+from ..distributed.schedules import FUSED_ON, SCHEDULES, Gradients, Keys, Merge, Shards, Sum, backward, forward
 from ..states import State
 
 LAUNCH = 5e-6  # seconds of a kernel without bytes
@@ -114,8 +115,19 @@ class _OperationsTakeTime(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         is_view = any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
         if not is_view and "empty" not in func._schema.name and "detach" not in func._schema.name:
-            given = [x for x in torch.utils._pytree.tree_leaves((args, kwargs, result)) if isinstance(x, torch.Tensor)]
-            self.clock.now += LAUNCH + sum(x.nbytes for x in given) / self.clock.machine.memory
+            self._takes((args, kwargs, result))
+        return result
+
+    def _takes(self, moved: object) -> None:
+        given = [x for x in torch.utils._pytree.tree_leaves(moved) if isinstance(x, torch.Tensor)]
+        self.clock.now += LAUNCH + sum(x.nbytes for x in given) / self.clock.machine.memory
+
+    def as_one(self, function: Merge, tensors: list[torch.Tensor]) -> object:
+        """What a function gives that is one kernel: it reads its tensors and writes its results."""
+        started = self.clock.now
+        result = function(*tensors)
+        self.clock.now = started
+        self._takes((tensors, result))
         return result
 
 
@@ -137,7 +149,8 @@ def simulated(schedule: str, sizes: Sequence[int], task: Task, machine: Machine)
     """
     ranks = dict(zip(SCHEDULES[schedule], sizes, strict=True))
     clock = Clock(machine)
-    with _OperationsTakeTime(clock), torch.device("meta"):
+    operations = _OperationsTakeTime(clock)
+    with operations, torch.device("meta"), patch.dict(FUSED_ON, meta=operations.as_one):
         run = _Run(clock, task, ranks)
         run.forward()
         forward, received = clock.now, clock.received
@@ -165,7 +178,7 @@ class _Run:
     def forward(self) -> None:
         """Queries, keys and values of all the rank's heads; then the result, brought home."""
         self.q, *self.own = self._there([self._drawn(heads) for heads in self.heads])
-        self._home(forward(self.shards, self.own, self._state).output.bfloat16(), self.task.heads)
+        self._home(forward(self.shards, self.own, self._state, dtype=torch.bfloat16).output, self.task.heads)
 
     def backward(self) -> None:
         """The gradients of the rank's queries, keys and values."""

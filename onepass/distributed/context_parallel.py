@@ -8,6 +8,7 @@ Example: `attend = onepass.context_parallel(attend, mesh, keys={"k": -2, "v": -2
 from __future__ import annotations
 
 import inspect
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,7 +19,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from ..compiler.options import Options
 from ..errors import InputError, Refusal
 from ..report.records import Report, as_seen
-from .exchange import ALONE, Ranks, Remembered, Unchanged, is_remembered
+from .exchange import ALONE, Ranks, Remembered, Unchanged, is_remembered, keep_newest
 from .head_exchange import HeadExchange, Move
 from .head_law import Heads
 from .placement import MeshDim, MeshDims, Placed
@@ -27,7 +28,7 @@ from .shared_attention import Proved, Run, SharedAttention, Sides, proved, prove
 from .traffic import chosen, work_of
 
 QUERIES, KEYS = {"q": -2}, {"k": -2, "v": -2}
-Table = list[list[list[int]]]  # by host and rank: the numbers of queries and keys
+Table = list[list[list[int]]]  # by host and rank: the numbers of queries and keys, and that of integers
 
 
 def context_parallel(
@@ -38,6 +39,7 @@ def context_parallel(
     queries: Mapping[str, int] | None = None,
     keys: Mapping[str, int] | None = None,
     schedule: str | None = None,
+    together: bool = False,
     **options: Any,
 ) -> ContextParallel:
     """The function or module, to be called by all ranks of a dim of the mesh, each with its part of a sequence.
@@ -50,6 +52,10 @@ def context_parallel(
     parts may be of any lengths, and hold any tokens. schedule: "ring", "all-gather" or "ulysses" for one dim,
     "two-level" or "two-level ulysses" for two; without it the one that is estimated to take less time. options: those
     of the backend.
+
+    together: a promise that lengths of parts, and integers such as positions, change on all ranks in the same call, or
+    on none. Then ranks ask each other only after a change, and the CPU of a rank does not wait for its GPU. Without it
+    they ask in each call. A broken promise makes ranks wait for ever.
 
     Each rank gets the gradients of its own queries and keys in full; those of other tensors are its part, and the sum
     over ranks is the whole, as in data parallel. Arguments may be DTensors that are sharded so; then the result is one.
@@ -77,7 +83,7 @@ def context_parallel(
         raise InputError(f"{schedule} takes {wanted}; dim={dim!r} goes with {fitting}")
     axes = dict(QUERIES if queries is None else queries), dict(KEYS if keys is None else keys)
     read = Options.read({"inner": "eager", **options})
-    return ContextParallel(function, dims, axes, schedule, read)
+    return ContextParallel(function, dims, axes, schedule, read, together)
 
 
 @dataclass(frozen=True)
@@ -129,8 +135,9 @@ class ContextParallel:
         axes: tuple[dict[str, int], dict[str, int]],
         schedule: str | None,
         options: Options,
+        together: bool = False,
     ):
-        self.function, self.schedule, self.options = function, schedule, options
+        self.function, self.schedule, self.options, self.together = function, schedule, options, together
         self._dims, self._axes = dims, axes
         called = function.forward if isinstance(function, torch.nn.Module) else function
         self._signature = inspect.signature(called)
@@ -140,7 +147,7 @@ class ContextParallel:
         self._known: dict[tuple, SharedAttention] = {}
         self._laws: dict[tuple, Proved] = {}
         self._heads: dict[tuple, Heads | None] = {}
-        self._unchanged = Unchanged()
+        self._unchanged, self._tables = Unchanged(), OrderedDict[tuple[int, ...], Table]()
 
     @property
     def name(self) -> str:
@@ -159,12 +166,23 @@ class ContextParallel:
         placed = Placed.of(self._dims, tensors, self._axes)
         local = {name: placed.local(x) for name, x in tensors.items()}
         call = SharedCall(words, local, self._sides(local))
-        numbers = (*call.lengths, self._unchanged.number(call.integers))
-        table = self._dims.table(numbers, next(iter(local.values())).device)
+        table = self._table(call)
         remembered = self._unchanged.remembered((str(table), self.schedule))
         table = [[[queries, keys] for queries, keys, _ in host] for host in table]
         result, axis = self._shared(call, table, remembered)
         return placed.result(result, axis, sum(queries for host in table for queries, _ in host))
+
+    def _table(self, call: SharedCall) -> Table:
+        """What each rank has: numbers of queries and keys, and a number that is another one for other integers."""
+        own = (*call.lengths, self._unchanged.number(call.integers))
+        found = self._tables.get(own) if self.together else None
+        if found is None:
+            found = self._dims.table(own, next(iter(call.tensors.values())).device)
+        if self.together:
+            self._tables[own] = found
+            self._tables.move_to_end(own)
+            keep_newest(self._tables)
+        return found
 
     def _shared(self, call: SharedCall, table: Table, remembered: Remembered) -> tuple[torch.Tensor, int]:
         """The result of this rank, and its axis of the queries."""

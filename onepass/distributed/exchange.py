@@ -84,7 +84,7 @@ class Ranks:
         given = torch.tensor(list(own), device=device)
         found = [torch.empty_like(given) for _ in range(self.size)]
         distributed.all_gather(found, given, group=self.group)
-        return [x.tolist() for x in found]
+        return torch.stack(found).tolist()
 
 
 ALONE = Ranks(None, 0, 1)
@@ -149,17 +149,18 @@ class Unchanged:
         number = next(self._numbers)
         if None not in versions and not any(isinstance(x, torch.nn.Parameter) for x in owners):
             self._seen[number] = [weakref.ref(x) for x in owners], versions
-            _keep_newest(self._seen)
+            keep_newest(self._seen)
         return number
 
     def remembered(self, key: tuple) -> Remembered:
         """What came while all ranks' numbers, which the key holds, were the same."""
         found = self._tables.setdefault(key, Remembered())
         self._tables.move_to_end(key)
-        _keep_newest(self._tables)
+        keep_newest(self._tables)
         return found
 
 
-def _keep_newest(table: OrderedDict) -> None:
+def keep_newest(table: OrderedDict) -> None:
+    """Drops the oldest entries of too many."""
     while len(table) > MOST_TABLES:
         table.popitem(last=False)

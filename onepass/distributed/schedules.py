@@ -26,11 +26,12 @@ from .exchange import Exchange, Place, Ranks, Remembered
 
 Keys = list[torch.Tensor]  # the tensors that belong to keys, in the order of their arguments
 Gradients = list[torch.Tensor | None]
+Merge = Callable[..., Any]  # of tensors, which gives tensors
 
 LEAST_TO_FUSE = 1 << 20  # elements of an output: fewer are merged in the time of some launches
 MOST_KERNELS = 32  # for tensors of one kind each: parts whose lengths change from call to call are merged call by call
 _LOCK = lock()
-_KERNELS: dict[tuple, Callable[..., Any]] = registered({}, "runners", _LOCK)
+_KERNELS: dict[tuple, Merge] = registered({}, "runners", _LOCK)
 
 # What the ranks along each dim of the mesh do, hosts first: pass keys in a ring, gather those of all, exchange heads.
 SCHEDULES: dict[str, tuple[str, ...]] = {
@@ -240,12 +241,21 @@ OUTPUTS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 _JOINED = {(again, dtype): partial(_joined, again, dtype) for again in (False, True) for dtype in OUTPUTS}
 
 
-def _fused(function: Callable[..., Any], tensors: list[torch.Tensor]) -> Any:
-    """What a function of the tensors gives; on a GPU by one kernel, which Inductor makes, for large ones.
+def _fused(function: Merge, tensors: list[torch.Tensor]) -> Any:
+    """What a function of the tensors gives, as it is run on their kind of device."""
+    return FUSED_ON.get(tensors[0].device.type, _call_by_call)(function, tensors)
+
+
+def _call_by_call(function: Merge, tensors: list[torch.Tensor]) -> Any:
+    return function(*tensors)
+
+
+def _by_one_kernel(function: Merge, tensors: list[torch.Tensor]) -> Any:
+    """By a kernel that Inductor makes, for large tensors.
 
     Example: to merge two outputs of 256 MiB takes 0.25 ms by one kernel, and 2.7 ms call by call (one H200).
     """
-    if not tensors[0].is_cuda or tensors[0].numel() < LEAST_TO_FUSE:
+    if tensors[0].numel() < LEAST_TO_FUSE:
         return function(*tensors)
     key = function, tensors[0].device, *((x.shape, x.stride(), x.dtype) for x in tensors)
     with _LOCK:
@@ -257,10 +267,13 @@ def _fused(function: Callable[..., Any], tensors: list[torch.Tensor]) -> Any:
     return known(*tensors)
 
 
-def _compiled(function: Callable[..., Any], tensors: list[torch.Tensor]) -> Callable[..., Any]:
+FUSED_ON: dict[str, Callable[[Merge, list[torch.Tensor]], Any]] = {"cuda": _by_one_kernel}  # by kind of device
+
+
+def _compiled(function: Merge, tensors: list[torch.Tensor]) -> Merge:
     """The function as Inductor compiles it for such tensors; itself, where Inductor fails."""
 
-    def compiled() -> Callable[..., Any]:
+    def compiled() -> Merge:
         on_gpu = tensors[0].is_cuda
         with torch.cuda.device(tensors[0].device) if on_gpu else nullcontext():
             return compiled_graph(make_fx(function, tracing_mode="fake")(*tensors), tensors)

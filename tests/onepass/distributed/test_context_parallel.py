@@ -77,6 +77,7 @@ def contiguous(ranks):
 
 SIZES = {"everything": (1, 4, 2), "sinks": (1, 4, 2), "one_key_head": (1, 4, 1), "library": (2, 4, 2)}
 WANTED = {
+    "causal": "i j",
     "everything": "i j a b slopes",
     "library": "seen",
     "sinks": "i j sinks",
@@ -136,11 +137,25 @@ def of_case(name, rank, mesh):
     function, schedule, ranks, parts = CASES[name]
     own, sides, grad = local(function, parts(ranks), rank)
     dim = ("host", "cp") if str(schedule).startswith("two-level") else None
-    call = onepass.context_parallel(function, mesh, dim, schedule=schedule, strict=True, deterministic=True, **sides)
+    made = functools.partial(onepass.context_parallel, function, mesh, dim, schedule=schedule, strict=True, **sides)
+    call, together = made(deterministic=True), made(deterministic=True, together=True)
     found = stepped(call, own, grad)
-    again = stepped(call, own, grad)
+    again = [stepped(each, own, grad) for each in (call, together, together)]
     notes = {part.why_not for known in call._known.values() for part in known.parts.values()}
-    return found | {"same bits": all(torch.equal(found[n], again[n]) for n in found), "notes": notes}
+    return found | {"same bits": all(torch.equal(found[n], a[n]) for n in found for a in again), "notes": notes}
+
+
+def of_changes(rank, mesh):
+    """Positions that change in place on one rank between calls: the causal mask of other rows, twice and back."""
+    own, sides, _ = local(causal, contiguous(2), rank)
+    own = {n: x.detach() for n, x in own.items()}
+    call = onepass.context_parallel(causal, mesh, schedule="ring", **sides)
+    found = [call(**own)]
+    for change in (LENGTH, -LENGTH):
+        if rank == 0:
+            own["j"] += change  # the keys of rank 0 are behind all queries
+        found.append(call(**own))
+    return {"found": found}
 
 
 def of_half(rank, mesh, schedule="ring"):
@@ -173,7 +188,7 @@ def of_dtensors(rank, mesh):
 
 HALVES = {"half": "ring", "half, ulysses": "ulysses"}
 MORE = {name: (functools.partial(of_half, schedule=schedule), 2) for name, schedule in HALVES.items()}
-MORE |= {"module": (of_module, 2), "dtensors": (of_dtensors, 4)}
+MORE |= {"module": (of_module, 2), "dtensors": (of_dtensors, 4), "changes": (of_changes, 2)}
 
 
 def work(rank, folder):
@@ -240,6 +255,16 @@ def check_module(found):
         torch.testing.assert_close(sum(mine[n] for mine in each), expected.float(), rtol=1e-4, atol=1e-4)
 
 
+def check_changes(found):
+    whole, parts = tensors_of("causal"), contiguous(2)
+    given = {n: x.double() if x.is_floating_point() else x for n, x in whole.items()}
+    behind = given | {"j": given["j"].index_add(0, parts[0], torch.full_like(parts[0], LENGTH))}
+    for mine, part in zip(found("changes", 2), parts, strict=True):
+        for result, now in zip(mine["found"], (given, behind, given), strict=True):
+            right = causal(**now).nan_to_num().index_select(-2, part)
+            torch.testing.assert_close(result.double(), right, rtol=1e-5, atol=1e-5)
+
+
 def check_dtensors(found):
     whole = tensors_of("full")
     right = exact(full, whole, cotangent(whole["q"]))
@@ -262,7 +287,7 @@ def test_ranks_find_what_one_finds(tmp_path, monkeypatch):
     found = lambda name, ranks: [torch.load(tmp_path / f"{name} {rank}") for rank in range(ranks)]
     checks = {name: functools.partial(check_case, name) for name in CASES}
     checks |= {name: functools.partial(check_half, name) for name in HALVES}
-    checks |= {"module": check_module, "dtensors": check_dtensors}
+    checks |= {"module": check_module, "dtensors": check_dtensors, "changes": check_changes}
     wrong = {}
     for name, check in checks.items():
         try:
