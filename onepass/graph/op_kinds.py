@@ -334,6 +334,18 @@ def _given(node: fx.Node, position: int, *names: str):
     return node.args[position] if len(node.args) > position else by_name
 
 
+def starts_exchange(node: fx.Node) -> bool:
+    """Whether the node starts an exchange between ranks, whose result is there when it was waited for."""
+    namespace = getattr(node.target, "namespace", getattr(node.target, "_qualified_op_name", "").partition("::")[0])
+    functional = namespace in ("_c10d_functional", "_c10d_functional_autograd")
+    return functional and not waits_for_exchange(node) and not changes_in_place(node)
+
+
+def waits_for_exchange(node: fx.Node) -> bool:
+    """Whether the node waits for the result of an exchange."""
+    return node.op == "call_function" and name_of(node) == "wait_tensor"
+
+
 def shares_memory(node: fx.Node) -> bool:
     """Whether the node is a view that always shares its input's memory, so that it sees later writes into it."""
     index = node.args[1] if name_of(node) == "getitem" else ()

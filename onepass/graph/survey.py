@@ -29,6 +29,7 @@ from .op_kinds import (
     is_higher_order,
     kind_of,
     name_of,
+    waits_for_exchange,
 )
 from .reduced_products import ReducedProduct, reduced_product
 
@@ -78,6 +79,16 @@ class Survey:
     def switched(self) -> bool:
         """Whether gradients are recorded in one part of the graph and not in another."""
         return len(set(self.recorded.values())) > 1
+
+    @cached_property
+    def awaited(self) -> dict[fx.Node, Nodes]:
+        """For each node what it waits for: the results of exchanges between ranks that it is made of. Empty without."""
+        found: dict[fx.Node, Nodes] = {}
+        if any(map(waits_for_exchange, self.order)):
+            for node in self.order:
+                above = frozenset().union(*(found[n] for n in node.all_input_nodes))
+                found[node] = above | {node} if waits_for_exchange(node) else above
+        return found
 
 
 def survey(graph: fx.Graph) -> Survey:

@@ -24,6 +24,7 @@ from ..graph.op_kinds import Trait, has_trait
 from ..graph.random_calls import draw_seeds, remove_seeds
 from ..graph.survey import SOURCE, bodies, source_name
 from ..lowering.source_folder import debug_folder, keep_stage
+from ..regions.exchanges import overlap_exchanges
 from ..regions.layer_rows import flatten_rows
 from ..regions.placement import InputPairs
 from ..report.records import Refused, Report
@@ -131,6 +132,12 @@ PASSES = (
     FxPass("called_graphs", Stage.REPLACE, rewrite_called_graphs, "regions inside of a checkpoint are replaced, too"),
     FxPass("remove_seeds", Stage.FINISH, _of_graph(remove_seeds), "a dropout outside of regions draws its own numbers"),
     FxPass("attach_unrecorded", Stage.FINISH, _of_graph(attach_unrecorded), "detaches outside of regions are gone"),
+    FxPass(
+        "overlap_exchanges",
+        Stage.FINISH,
+        _of_graph(overlap_exchanges),
+        "exchanges between ranks start as early as they can, and are waited for where their results are read",
+    ),
     FxPass(
         "softmax_dims",
         Stage.INDUCTOR,

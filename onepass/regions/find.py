@@ -21,6 +21,7 @@ from ..graph.op_kinds import Trait, changes_in_place, gives_positions, has_trait
 from ..graph.random_calls import draws
 from ..graph.survey import Nodes, Survey, bodies, reduced, shape, survey
 from .copies import with_cheap_inputs
+from .exchanges import starts_earlier
 from .grow import Growth, grow, records_gradient, with_positions, without_cycles
 from .missed import interruption, missed_fusion, written_out_sums
 from .refusals import outputs_refusal, refusal_to_move, refused_at
@@ -237,6 +238,8 @@ def _union(some: tuple[Region, ...], others: list[Region], s: Survey) -> tuple[R
 def _growth_of(some: tuple[Region, ...], owned: Nodes, others: list[Region], s: Survey) -> Growth | None:
     """The nodes of some regions with those in which their results meet; None if they are no one region."""
     if any(r.refusal for r in some) or not set.intersection(*(set(r.inputs) for r in some)):
+        return None
+    if starts_earlier(some, s):
         return None
     ends = [n for r in some for n in r.outputs]
     growth = grow(owned, ends, s, _owned(others))

@@ -93,11 +93,17 @@ def _nodes_on_cycles(inside: set[fx.Node], s: Survey) -> set[fx.Node]:
     return (behind & before) - inside
 
 
+def awaited(nodes: Iterable[fx.Node], s: Survey) -> Nodes:
+    """The ends of exchanges between ranks that some nodes wait for."""
+    return frozenset().union(*(s.awaited.get(n, frozenset()) for n in nodes)) if s.awaited else frozenset()
+
+
 class _Scan:
     """One walk in graph order. `blocked` nodes depend on the region but stay outside; `wide` has wide values inside."""
 
     def __init__(self, inside: set[fx.Node], ends: set[fx.Node], s: Survey):
         self.inside, self.ends, self.s = inside, ends, s
+        self.awaited = awaited(inside, s)
         self.blocked: set[fx.Node] = set()
         self.added: list[fx.Node] = []
         self.cycle: fx.Node | None = None
@@ -133,6 +139,8 @@ class _Scan:
         kind = self.s.kind[node]
         if changes_in_place(node) or self.s.scope[node] or draws(node):
             return False
+        if not awaited([node], self.s) <= self.awaited:
+            return False  # the region starts before that exchange has ended
         if shape(node) is None and not isinstance(value_of_node(node), tuple | list):  # max(x, -1) gives two
             return False
         if any(gives_positions(n) for n in self.inside.intersection(node.all_input_nodes)):

@@ -19,7 +19,7 @@ ORDER = {
         "checks specialize_sizes draw_seeds flatten_rows reduced_dims find_regions"
     ),
     Stage.REPLACE: "replace called_graphs",
-    Stage.FINISH: "remove_seeds attach_unrecorded",
+    Stage.FINISH: "remove_seeds attach_unrecorded overlap_exchanges",
     Stage.INDUCTOR: "softmax_dims",
 }
 ELSEWHERE = {  # passes whose code is not in the module of their name
@@ -33,6 +33,7 @@ ELSEWHERE = {  # passes whose code is not in the module of their name
     "checks": "onepass/graph_passes/size_calls.py",
     "called_graphs": "onepass/graph_passes/pipeline.py",
     "flatten_rows": "onepass/regions/layer_rows.py",
+    "overlap_exchanges": "onepass/regions/exchanges.py",
     "softmax_dims": "onepass/graph_passes/reduced_dims.py",
 }
 PARTS = {"index_assignment": "functionalize"} | dict.fromkeys(
