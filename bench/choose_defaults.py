@@ -16,7 +16,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bench.measured import Problem, kernel_of, table
-from onepass.lowering.gluon.launch import fitting, row_of
+from onepass.lowering.gluon.launch import fitting
+from onepass.lowering.hopper.kernel_class import row_of
 from onepass.lowering.hopper.kernel_form import bind
 from onepass.lowering.schedule.kernel_time import Config, executor_of
 from onepass.lowering.triton.launch import default_for

@@ -205,7 +205,7 @@ def by_rank(bench: Bench, problem: str, table: list, whole, grad, right) -> None
         mesh, dims = init_device_mesh(bench.device.type, shape, mesh_dim_names=("host", "cp")), ("host", "cp")
     for schedule in bench.arguments.schedules or [n for n, roles in SCHEDULES.items() if len(roles) == mesh.ndim]:
         call = onepass.context_parallel({"full": full, "causal": causal}[problem], mesh, dims, schedule=schedule,
-                                        libraries=False, **SHARED[problem])  # fmt: skip
+                                        together=True, libraries=False, **SHARED[problem])  # fmt: skip
         measured(bench, table, schedule, problem, call, [*local, *positions], grad[:, :, mine], own)
         notes = {part.why_not for known in call._known.values() for part in known.parts.values()}
         bench.say("  backward:", notes - {""} or "derived, with the given logarithms", *ran(call))

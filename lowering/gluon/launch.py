@@ -22,19 +22,20 @@ from ...egraph.terms.ops import iota
 from ...egraph.terms.sizes import resolve
 from ..codegen.fast_division import BITS
 from ..hopper import work_order
-from ..hopper.config import HOPPER_DEFAULTS, HopperConfig, HopperDefault, KernelClass, default_row
-from ..hopper.form_facts import accumulated, chains, crowded, sloped, why_not_in_pieces, width
+from ..hopper.config import HOPPER_DEFAULTS, HopperConfig
+from ..hopper.form_facts import accumulated, chains, why_not_in_pieces, width
+from ..hopper.kernel_class import is_long, row_of
 from ..hopper.kernel_form import MAX_OWN_COLUMNS, Binding, Diagonal, Operand, WarpBinding, bind, chunks, entered, sent
-from ..hopper.mask_words import Packed, fine, packed, small
+from ..hopper.mask_words import Packed, packed, small
 from ..hopper.register_order import register_place
 from ..hopper.split_states import with_split_states
 from ..hopper.stored_values import why_unstored, with_stored_values
 from ..launch.triton_compat import Relaunch, Window, architecture, compiler_options, gluon_missing
-from ..masks.block_map import EMPTY, Tiling, capturing, keep_for_graphs, pays, shared_visits
+from ..masks.block_map import Tiling, capturing, keep_for_graphs, pays, shared_visits
 from ..masks.mask_bits import PackedTiling
 from ..plan.device import H200
 from ..plan.dtypes import HALVES
-from ..plan.kernel_config import NO_LIMIT, TritonConfig
+from ..plan.kernel_config import TritonConfig
 from ..plan.kernel_texts import LaunchText, imported
 from ..plan.launch_facts import Facts
 from ..plan.queries import map_name, reach
@@ -51,7 +52,6 @@ log = logging.getLogger(__name__)
 NOTHING = torch.zeros(1, dtype=torch.int32)
 TOO_LARGE = "its tiles do not fit in shared memory"
 MAX_WASTED_ROWS = 0.05  # of all rows, that warpgroups compute in vain
-UNKNOWN_RUN = 512  # columns that a row tile is taken to process where a map in memory says which
 MAX_COLUMNS_BESIDE_WIDE_TILES = 128  # of accumulators
 MIN_LENGTH_FOR_SPLIT_STATES = 2048  # of a loop that is worth a kernel for each state
 RATE_OF_TRITON = 0.66  # of plain Triton's kernels, over this form's
@@ -207,10 +207,11 @@ class GluonLauncher(Launcher):
         run = None if given else self._run_here(binding, values, sizes, device)
         choice = choice_of(binding, sizes, overlays, places, run, self.store, given)
         self.choices[binding.kernel.name], config = choice, choice.config
-        prepared = prepare(binding, config, sizes, suited_tensors(binding, overlays, values, sizes, config), places)
+        tensors, apart = suited_tensors(binding, overlays, values, sizes, config), is_long(binding, sizes, run)
+        prepared = prepare(binding, config, sizes, tensors, places, apart)
         source = emit(binding, self.plan, config, self._shape(binding.kernel, prepared.shape))
         windows = tuple((m.tensor, window_of(m, values[m.tensor], sizes)) for m in source.maps)
-        programs = min(places * config.residents, prepared.total)
+        programs = prepared.total if apart else min(places * config.residents, prepared.total)
         found, maps = self._work(binding, prepared, config, programs, place)
         arguments = (*arguments_of(source, values, sizes), *found, prepared.total)
         options = options_of(config, source.text) | self._as_written()
@@ -263,7 +264,9 @@ class GluonLauncher(Launcher):
         if prepared.lengths is not None and prepared.shape.table:
             points = prepared.total // len(prepared.lengths)
             streamed = work_order.streamed(binding, prepared.length)
-            table = torch.from_numpy(work_order.dealt(prepared.lengths, points, streamed, programs, config.loop_tile))
+            at_once = min(programs, H200.multiprocessors * config.residents)
+            dealt = work_order.dealt(prepared.lengths, points, streamed, (programs, at_once), config.loop_tile)
+            table = torch.from_numpy(dealt)
         return [table.to(device), prepared.listed.to(device)]
 
 
@@ -334,8 +337,12 @@ def prepare(
     sizes: dict,
     tensors: SuitedTensors = SuitedTensors(),
     places: int = H200.multiprocessors,
+    apart: bool = False,
 ) -> Prepared:
-    """Everything about a call that does not need a device of `places` multiprocessors. Raises RefusedLaunch."""
+    """Everything about a call that does not need a device of `places` multiprocessors. Raises RefusedLaunch.
+
+    apart: whether each item has a program of its own.
+    """
     if reason := next(_refusals(binding, config, sizes), None):
         raise RefusedLaunch(reason)
     kernel, loop = binding.kernel, binding.loop
@@ -346,7 +353,7 @@ def prepare(
     call = _Call(binding, config, sizes, count, length, total)
     shape = _shape_of(call, tensors)
     if loop.map is not None and pays(kernel, loop.map, H200.product_rows, config.loop_tile, sizes):
-        return _by_block_map(call, shape, tensors.packed, places)
+        return _by_block_map(call, shape, tensors.packed, places, apart)
     return _by_range(call, shape) if len(loop.ranges) == 1 else _by_list(call, shape)
 
 
@@ -390,11 +397,11 @@ def _shape_of(call: _Call, tensors: SuitedTensors) -> LaunchShape:
     )
 
 
-def _by_block_map(call: _Call, shape: LaunchShape, mask: Packed | None, places: int) -> Prepared:
+def _by_block_map(call: _Call, shape: LaunchShape, mask: Packed | None, places: int, apart: bool) -> Prepared:
     """The tiles that a block map in memory names. Its guard becomes a packed mask where it may be one."""
     record, tile, known = call.binding.loop.map, call.config.loop_tile, tuple(sorted(call.sizes.items()))
     tiling = Tiling(record, H200.product_rows if record.rows else 1, tile, known, call.config.consumers)
-    table = work_order.dealing(call.binding, call.config, call.sizes, call.total, places)
+    table = work_order.dealing(call.binding, call.config, call.sizes, call.total, places, apart)
     words = None if mask is None else PackedTiling(mask.record, H200.product_rows, tile, known)
     shape = replace(shape, listed=(*record.dims, *record.rows), packed=mask, table=table is not None)
     return Prepared(shape, None, call.total, call.length, replace(tiling, dealt=table), words=words)
@@ -434,61 +441,6 @@ def _by_range(call: _Call, shape: LaunchShape) -> Prepared:
 
 def _uneven(lengths: np.ndarray | None, config: HopperConfig) -> bool:
     return config.ordered and lengths is not None and len(set(lengths.tolist())) > 1
-
-
-def kernel_class(binding: Binding, sizes: dict, run_here: float | None = None) -> KernelClass:
-    """What the defaults of a kernel depend on. run_here: columns that row tiles process, where a map has said it."""
-    kernel, loop, rows = binding.kernel, binding.loop, H200.product_rows
-    length = resolve(loop.dim.size, sizes)
-    mapped = loop.map is not None and pays(kernel, loop.map, rows, rows, sizes)
-    padded = mapped and not loop.map.rows and not loop.limits
-    bits = _fine_bits(binding, sizes) if mapped else None
-    known = length if padded or bits is not None else run_here
-    run = (UNKNOWN_RUN if known is None else known) if mapped else _usual_run(binding, sizes)
-    return KernelClass(
-        width=width(binding),
-        columns=accumulated(binding),
-        length=length,
-        run=NO_LIMIT if binding.overlays else run,
-        uneven=(mapped and not padded) or bool(loop.limits),
-        crowded=crowded(
-            binding if bits is None else bits.bound(binding), _copied_diagonals(binding, sizes), masked=not padded
-        ),
-        copied=bool(binding.overlays),
-        sloped=sloped(binding),
-        mapped=mapped and not padded,
-        wide=binding.is_wide,
-        narrow=binding.has_narrow_values,
-    )
-
-
-def _copied_diagonals(binding: Binding, sizes: dict) -> tuple[Diagonal, ...]:
-    """The diagonals that are read by one address: those of kernels whose tiles are all whole."""
-    rows, count, length = H200.product_rows, *(resolve(d.size, sizes) for d in (binding.kernel.rows, binding.loop.dim))
-    return binding.diagonals if count % rows == 0 and length % (2 * rows) == 0 else ()
-
-
-def _fine_bits(binding: Binding, sizes: dict) -> Packed | None:
-    """The packed mask of a kernel, if its tensors have an element for each few scores.
-
-    A map of such a guard is taken to keep every tile: one warpgroup alone reads each anew, and where most run, that is
-    more than the L2 gives. So is a map by column alone, in whose kept tiles nothing but the last is partial. Other
-    maps, by ids or by a table of blocks, are taken to keep few until they are there.
-    """
-    bits = packed(binding)
-    return bits if bits and fine(bits, sizes) else None
-
-
-def _usual_run(binding: Binding, sizes: dict) -> float:
-    """Columns that nine in ten row tiles process at most, by the limits of the loop; NO_LIMIT if they are not known."""
-    rows = H200.product_rows
-    classes = work_order.classes(binding, sizes, rows, rows) if binding.loop.limits else None
-    return NO_LIMIT if classes is None else rows * np.quantile((classes != EMPTY).sum(1), 0.9)
-
-
-def row_of(binding: Binding, sizes: dict, run_here: float | None = None) -> HopperDefault | None:
-    """The default row of a kernel; see `kernel_class`."""
-    return default_row(kernel_class(binding, sizes, run_here))
 
 
 def slower(plan: Plan, sizes: dict) -> float:

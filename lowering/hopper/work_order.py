@@ -145,14 +145,18 @@ def chainable(own: Ranges | None, block: Ranges | None, consumers: int, depth: i
     return bool((own.begin == block.begin[of]).all() and (block.end[of] - own.end < depth).all())
 
 
-def dealt(lengths: np.ndarray, points: int, bytes_a_point: int, programs: int, tile: int) -> np.ndarray:
+def dealt(
+    lengths: np.ndarray, points: int, bytes_a_point: int, programs: tuple[int, int], tile: int
+) -> np.ndarray:
     """The items of each program, as a table: column p holds the number of items of program p, and then the items.
 
     An item's number is point · (tiles of rows) + tile of rows. lengths: the time of each tile of rows, from `work`.
-    Items are given to the program that is free first, in the order of `longest_first`.
+    programs: how many there are, and how many run at a time. Items are given to the program that is free first, in the
+    order of `longest_first`.
     """
+    count, at_once = programs
     cost = lengths + OVERHEAD / tile
-    return list_scheduled(longest_first(cost, points, bytes_a_point, programs), cost, programs)
+    return list_scheduled(longest_first(cost, points, bytes_a_point, at_once), cost, count)
 
 
 def longest_first(cost: np.ndarray, points: int, bytes_a_point: int, programs: int) -> Iterator[int]:
@@ -250,11 +254,12 @@ def streamed(binding: WarpBinding, length: int) -> int:
 
 
 def dealing(
-    binding: WarpBinding, config: WarpSettings, sizes: dict, total: int, places: int
+    binding: WarpBinding, config: WarpSettings, sizes: dict, total: int, places: int, apart: bool = False
 ) -> WorkDistribution | None:
     """How items with a block map are given to programs, on `places` multiprocessors: their lengths are in memory.
 
-    None if no program has more than one item, or if all items have the same list.
+    None if as many programs run at a time as there are items, or if all items have the same list. apart: whether each
+    item has a program of its own.
     """
     kernel, record, programs = binding.kernel, binding.loop.map, places * config.residents
     if not config.ordered or total <= programs or not (record.dims or record.rows):
@@ -264,7 +269,7 @@ def dealing(
     listed = (*(n if d in record.dims else 1 for d, n in zip(kernel.grid, lengths)), tiles if record.rows else 1)
     bytes_a_point = streamed(binding, resolve(binding.loop.dim.size, sizes))
     few, last = at_a_time(points, tiles, programs, bytes_a_point)
-    return WorkDistribution(programs, (*lengths, tiles), listed, few, last, OVERHEAD)
+    return WorkDistribution(total if apart else programs, (*lengths, tiles), listed, few, last, OVERHEAD)
 
 
 def _groups(points: int, few: int, last: int) -> list[tuple[int, int]]:

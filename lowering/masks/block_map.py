@@ -71,6 +71,11 @@ class WorkDistribution:
     last: int
     overhead: int
 
+    @property
+    def apart(self) -> bool:
+        """Whether each item has a program of its own."""
+        return self.programs == prod(self.items)
+
     def in_turn(self, device: torch.device) -> torch.Tensor:
         """The table in which programs take the items in turn."""
         make = _in_turn.__wrapped__ if capturing(device) else _in_turn  # what a graph makes is there when it runs

@@ -129,6 +129,8 @@ def distributed_items(lists: torch.Tensor, dealt: WorkDistribution, tile: int) -
     points, total = prod(grid), prod(dealt.items)
     lengths, places = lists[..., 0].reshape(dealt.listed).expand(*dealt.listed[:-1], tiles).sort(descending=True)
     apart = 0 if lengths.numel() == tiles else tiles
+    if dealt.apart:
+        return _longest_first(places.expand(dealt.items).reshape(points, tiles), dealt)
     if apart:
         firsts = torch.arange(tiles, device=lists.device)
         ends = firsts + 1
@@ -142,3 +144,21 @@ def distributed_items(lists: torch.Tensor, dealt: WorkDistribution, tile: int) -
     step, block = max(1, dealt.programs // 2), triton.next_power_of_2(dealt.programs)
     table_of_items[(1,)](lengths, places, firsts, ends, table, *sizes, tile, dealt.overhead, STEP=step, BLOCK=block)
     return table
+
+
+def _longest_first(places: torch.Tensor, dealt: WorkDistribution) -> torch.Tensor:
+    """The table where each item has a program of its own: of a few grid points at a time, the longest items first.
+
+    places: [grid points, tiles of rows], of each point the tiles by falling length.
+    """
+    points, tiles = places.shape
+    total = points * tiles
+    head = points - dealt.last
+    number = torch.arange(total, device=places.device)
+    early = number < head * tiles
+    start = torch.where(early, number // (dealt.few * tiles) * dealt.few, head)
+    size = torch.where(early, (head - start).clamp(max=dealt.few), dealt.last)
+    within = number - start * tiles
+    point = start + within % size
+    row = places[point, within // size]
+    return torch.stack([torch.ones_like(number), point * tiles + row]).int()

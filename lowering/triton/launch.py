@@ -577,7 +577,9 @@ def build_map(tiling: Tiling, values: Mapping[str, torch.Tensor]) -> tuple[torch
         finer = tiling.by_rows()
         classes = where_rows_keep(classes, _classes(finer, values) if finer else classes, tiling)
     lists = visit_lists(classes, tiling.together, bool(tiling.record.rows))
-    return (lists,) if tiling.dealt is None else (lists, tiling.dealt.in_turn(lists.device))
+    if tiling.dealt is None:
+        return (lists,)
+    return with_items_dealt(tiling, (lists,)) if tiling.dealt.apart else (lists, tiling.dealt.in_turn(lists.device))
 
 
 def with_items_dealt(tiling: Tiling, found: Found) -> Found:

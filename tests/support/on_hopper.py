@@ -10,6 +10,7 @@ import torch
 from onepass.compiler.verified_kernels import checks, factors
 from onepass.lowering.gluon import launch as gluon_launch
 from onepass.lowering.gluon.launch import GluonLauncher
+from onepass.lowering.hopper import kernel_class
 from onepass.lowering.hopper.config import HopperConfig
 from onepass.lowering.joined import launch as joined_launch
 from onepass.lowering.masks import block_map
@@ -21,8 +22,8 @@ def pretend_hopper(monkeypatch, multiprocessors=3, maps=False):
     """maps: tiles are listed in memory also where they are few."""
     for module in (gluon_launch, joined_launch):
         monkeypatch.setattr(module, "architecture", lambda device: "sm_90")
-        if maps:
-            monkeypatch.setattr(module, "pays", lambda *given: True)
+    for module in (gluon_launch, joined_launch, kernel_class) if maps else ():
+        monkeypatch.setattr(module, "pays", lambda *given: True)
     if maps:
         monkeypatch.setattr(block_map, "MIN_TILES", 1)
     known = SimpleNamespace(multi_processor_count=multiprocessors)

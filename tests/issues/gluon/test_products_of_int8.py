@@ -10,9 +10,9 @@ import sys
 import pytest
 import torch
 
-from onepass.lowering.gluon.launch import kernel_class
 from onepass.lowering.hopper import stored_values
 from onepass.lowering.hopper.config import HopperConfig
+from onepass.lowering.hopper.kernel_class import kernel_class
 from onepass.lowering.hopper.kernel_form import bind
 from onepass.lowering.launch.triton_compat import gluon_missing
 from tests.proofs.texts.test_check import plan_of

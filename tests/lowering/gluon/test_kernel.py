@@ -225,7 +225,7 @@ def test_short_items_share_a_multiprocessor(kind, residents):
 def test_work_is_dealt_out_once_and_evenly(points, programs, plans):
     binding = bind(plans("causal", rows=2048, columns=2048).kernels[0])
     block = work_order.ranges(binding, {}, 128, 128)
-    table = work_order.dealt(block.end - block.begin, points, 1 << 20, programs, 128)
+    table = work_order.dealt(block.end - block.begin, points, 1 << 20, (programs, programs), 128)
     mine = [column[1 : 1 + column[0]].tolist() for column in table.T]
     assert sorted(i for items in mine for i in items) == list(range(points * 16)) and len(mine) == programs
     cost = (block.end - block.begin) + work_order.OVERHEAD / 128

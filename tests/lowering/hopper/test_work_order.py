@@ -3,6 +3,7 @@
 The kernel runs in Triton's interpreter here, and on a GPU where there is one.
 """
 
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -95,6 +96,27 @@ def test_a_program_with_one_long_item_gets_no_other_and_no_column_overflows():
     lists = torch.stack([lengths, lengths], -1).to(DEVICE)
     columns = columns_of(distributed_items(lists, record, TILE).cpu())
     assert [17] in columns and sorted(map(len, columns)) == [1, 14, 15]
+
+
+@pytest.mark.parametrize("own", [(False, False, True), (True, False, True), (True, True, True)], ids=str)
+@pytest.mark.parametrize("items, at_once", [((2, 5, 7), 4), ((3, 2, 16), 40), ((1, 1, 9), 2)], ids=str)
+def test_items_apart_begin_with_the_longest_of_a_few_grid_points(items, at_once, own):
+    found = record_of(items, own, at_once, CACHE // 3)
+    record = replace(found, programs=prod(items))
+    lengths = lengths_of(record, 3)
+    columns = columns_of(distributed_items(torch.stack([lengths, lengths], -1), record, TILE))
+    order = [item for (item,) in columns]
+    assert sorted(order) == list(range(prod(items)))
+    tiles, every = items[-1], lengths.expand(items).flatten().tolist()
+    groups = work_order._groups(prod(items[:-1]), record.few, record.last)
+    begun = 0
+    for start, stop in groups:
+        mine = order[begun : begun + (stop - start) * tiles]
+        begun += len(mine)
+        assert {item // tiles for item in mine} == set(range(start, stop))
+        for point in range(start, stop):
+            taken = [every[item] for item in mine if item // tiles == point]
+            assert taken == sorted(taken, reverse=True)
 
 
 def documents(rows):

@@ -6,10 +6,11 @@ from functools import cache
 import pytest
 
 from bench.solve import variants
-from onepass.lowering.gluon.launch import SuitedTensors, choice_of, prepare, row_of
+from onepass.lowering.gluon.launch import SuitedTensors, choice_of, prepare
 from onepass.lowering.hopper import config
 from onepass.lowering.hopper.config import HOPPER_DEFAULTS, HopperConfig
 from onepass.lowering.hopper.form_facts import accumulated, width
+from onepass.lowering.hopper.kernel_class import row_of
 from onepass.lowering.hopper.kernel_form import bind
 from onepass.lowering.schedule import choose_config, schedule_store, solver
 from onepass.lowering.schedule.checker import complaints

@@ -13,8 +13,9 @@ from onepass.compiler.optimize import optimize_all
 from onepass.compiler.options import Options
 from onepass.graph.trace import program_of
 from onepass.lowering.executors import KERNELS
-from onepass.lowering.gluon.launch import row_of, slower
+from onepass.lowering.gluon.launch import slower
 from onepass.lowering.hopper import config as hopper_config
+from onepass.lowering.hopper.kernel_class import row_of
 from onepass.lowering.hopper.kernel_form import bind
 from onepass.lowering.plan.kernel_config import MIN_ELEMENTS_OF_A_WIDE_TILE, TritonConfig
 from onepass.lowering.plan.records import Plan
