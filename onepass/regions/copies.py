@@ -33,7 +33,7 @@ def with_cheap_inputs(owned: Nodes, outputs: tuple[fx.Node, ...], anchor: fx.Nod
         if is_cheap(node, s) and (s.kind[node] != "join" or nodes.issuperset(node.users)):
             nodes.add(node)
             waiting.extend(node.all_input_nodes)
-    nodes -= {n for n in nodes - owned if nodes.isdisjoint(n.all_input_nodes) and _splits_rows(n)}
+    nodes -= {n for n in nodes - owned if nodes.isdisjoint(n.all_input_nodes) and (_splits_rows(n) or _splits_all(n))}
     return Region(*in_order(nodes, s), outputs, anchor, frozenset(owned))
 
 
@@ -46,6 +46,17 @@ def _splits_rows(node: fx.Node) -> bool:
         return False
     old, new = shape(node.all_input_nodes[0]), shape(node)
     return None not in (old, new) and len(old) == 2 < len(new) and old[-1] == new[-1]
+
+
+def _splits_all(node: fx.Node) -> bool:
+    """Whether the node gives the elements of a vector their axes, as behind an exchange of flat tensors.
+
+    In front of a region that costs nothing, and a kernel's tiles are rows of an axis instead of stretches of a vector.
+    """
+    if not has_trait(node, Trait.KEEPS_ORDER):
+        return False
+    old, new = shape(node.all_input_nodes[0]), shape(node)
+    return None not in (old, new) and len(old) == 1 and sum(size != 1 for size in new) > 1
 
 
 def without_joins(region: Region, s: Survey) -> tuple[Region, list[fx.Node]]:

@@ -43,6 +43,11 @@ def ring(q, k, v):
     return state.output
 
 
+def ring_of_two(q, k, v):
+    state = onepass.state(q, k, v)
+    return onepass.merge(state, onepass.state(q, passed_on(k), passed_on(v))).output
+
+
 def gathered(q, k, v):
     k, v = (collectives.all_gather_tensor(x, 2, distributed.group.WORLD) for x in (k, v))
     return (q @ k.mT / 4).softmax(-1) @ v
@@ -90,6 +95,13 @@ def test_kernels_run_while_exchanges_are_under_way(function, order):
     result, found = compiled(function, *given)
     assert found == order
     torch.testing.assert_close(result.double(), right, rtol=1e-5, atol=1e-5)
+
+
+def test_a_vector_that_was_received_is_read_by_its_axes():
+    """An index made of several coordinates has no tensor map."""
+    (one, two) = onepass.explain(ring_of_two, *[x.bfloat16() for x in operands()]).regions
+    for region in (one, two):
+        assert region.kernels[0].form.startswith("warp-specialised Gluon"), region.kernels[0].form
 
 
 @pytest.mark.parametrize("inner", ["eager", "inductor"])
