@@ -269,7 +269,7 @@ Found = tuple[torch.Tensor, ...]
 Build = Callable[[Tiling, Mapping[str, torch.Tensor]], Found]
 
 
-def version_of(tensor: torch.Tensor) -> tuple | None:
+def _state(tensor: torch.Tensor) -> tuple | None:
     """What changes when a tensor is written, moved, or made another view; None if it has no version counter."""
     if tensor.is_inference():
         return None
@@ -277,7 +277,7 @@ def version_of(tensor: torch.Tensor) -> tuple | None:
     return tensor._version, *memory, tensor.shape, tensor.stride(), tensor.dtype
 
 
-def owner_of(tensor: torch.Tensor) -> torch.Tensor:
+def _owner(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor that owns the data: a view shares memory and version counter with its base."""
     return tensor if tensor.is_inference() or tensor._base is None else tensor._base
 
@@ -306,7 +306,7 @@ class MapCache:
         again: Callable[[Tiling, Found], Found] | None = None,
     ) -> Found:
         read = [values[name] for name in tiling.reads]
-        states, owners = tuple(map(version_of, read)), [*map(owner_of, read)]
+        states, owners = tuple(map(_state, read)), [*map(_owner, read)]
         device = read[0].device
         unseen = None in states or any(isinstance(owner, torch.nn.Parameter) for owner in owners)
         if unseen or capturing(device):  # a replayed graph must read the mask again

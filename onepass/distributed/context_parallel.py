@@ -98,10 +98,14 @@ class SharedCall:
         return queries, keys
 
     @property
-    def integers(self) -> list[torch.Tensor]:
-        """Those of queries and keys that are exchanged once, for as long as they are unchanged."""
+    def integers(self) -> dict[int, torch.Tensor]:
+        """Those of queries and keys that are exchanged once, for as long as they are the same, by number."""
         given, axes = [*self.tensors.values()], {**self.sides.queries, **self.sides.keys}
-        return [given[k] for k, axis in axes.items() if is_remembered(given[k], axis)]
+        return {k: given[k] for k, axis in axes.items() if is_remembered(given[k], axis)}
+
+    def with_tensors(self, others: Mapping[int, torch.Tensor]) -> SharedCall:
+        """The call with other tensors, by number."""
+        return replace(self, tensors={n: others.get(k, x) for k, (n, x) in enumerate(self.tensors.items())})
 
     @property
     def kind(self) -> tuple:
@@ -159,16 +163,20 @@ class ContextParallel:
         placed = Placed.of(self._dims, tensors, self._axes)
         local = {name: placed.local(x) for name, x in tensors.items()}
         call = SharedCall(words, local, self._sides(local))
-        numbers = (*call.lengths, self._unchanged.number(call.integers))
-        table = self._dims.table(numbers, next(iter(local.values())).device)
-        remembered = self._unchanged.remembered((str(table), self.schedule))
-        table = [[[queries, keys] for queries, keys, _ in host] for host in table]
-        result, axis = self._shared(call, table, remembered)
+        number, copies = self._unchanged.copies(call.integers)
+        call = call.with_tensors(copies)
+        numbers = self._dims.table((*call.lengths, number), next(iter(local.values())).device)
+        table = [[[queries, keys] for queries, keys, _ in host] for host in numbers]
+        schedule = self.schedule or self._chosen(call, table)
+        remembered = self._unchanged.remembered((str(numbers), schedule))
+        result, axis = self._shared(call, table, schedule, remembered)
         return placed.result(result, axis, sum(queries for host in table for queries, _ in host))
 
-    def _shared(self, call: SharedCall, table: Table, remembered: Remembered) -> tuple[torch.Tensor, int]:
+    def _shared(
+        self, call: SharedCall, table: Table, schedule: str, remembered: Remembered
+    ) -> tuple[torch.Tensor, int]:
         """The result of this rank, and its axis of the queries."""
-        roles = SCHEDULES[self.schedule or self._chosen(call, table)]
+        roles = SCHEDULES[schedule]
         ranks = dict(zip(roles, self._dims.ranks, strict=True))
         ring, gather = (ranks.get(role, ALONE) for role in ("ring", "gather"))
         exchange = None

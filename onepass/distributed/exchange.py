@@ -7,7 +7,6 @@ not sent again. Invariant: all ranks of a group start the same exchanges in the 
 
 from __future__ import annotations
 
-import weakref
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,8 +16,6 @@ from math import prod
 import torch
 from torch import distributed
 from torch.distributed import ProcessGroup
-
-from ..lowering.masks.block_map import owner_of, version_of
 
 Message = tuple[torch.Tensor, int]  # and the rank in the group that it goes to, or comes from
 
@@ -127,30 +124,33 @@ class Remembered:
 
 
 class Unchanged:
-    """Numbers for what a rank's integers are: the same number as long as they are the same tensors, unchanged.
+    """Copies of a rank's integers, and a number for them: the same as long as the integers are.
 
-    A tensor is unchanged if it is the same object, or the same view of one, and torch counted no write to it. Of a
-    parameter, and of a tensor that was made under inference_mode, torch counts none: these have a new number each time.
+    Integers are compared and not versions of tensors, as torch counts no write by NumPy, by most collectives (scatter,
+    broadcast), and through a DTensor. A call reads the copies: nobody else writes to them, and as the objects stay the
+    same, so do maps of tiles. Tensors that come in inference mode cannot be saved for a backward: it has numbers of its
+    own.
     """
 
     def __init__(self) -> None:
-        self._numbers, self._seen = count(1), OrderedDict[int, tuple[list[weakref.ref], list[tuple]]]()
+        self._numbers, self._seen = count(1), OrderedDict[int, tuple[bool, dict[int, torch.Tensor]]]()
         self._tables = OrderedDict[tuple, Remembered]()
 
-    def number(self, tensors: Sequence[torch.Tensor]) -> int:
-        """That of these integers; 0 without any."""
+    def copies(self, tensors: Mapping[int, torch.Tensor]) -> tuple[int, Mapping[int, torch.Tensor]]:
+        """The number, 0 without any integers, and the copies. tensors: the integers, by their number in the call."""
         if not tensors:
-            return 0
-        versions, owners = [version_of(x) for x in tensors], [owner_of(x) for x in tensors]
-        for number, (references, seen) in self._seen.items():
-            if seen == versions and all(ref() is x for ref, x in zip(references, owners, strict=True)):
+            return 0, {}
+        mode = torch.is_inference_mode_enabled()
+        for number, (seen_in, copies) in reversed(self._seen.items()):
+            if seen_in == mode and _are_equal(copies, tensors):
                 self._seen.move_to_end(number)
-                return number
+                return number, copies
         number = next(self._numbers)
-        if None not in versions and not any(isinstance(x, torch.nn.Parameter) for x in owners):
-            self._seen[number] = [weakref.ref(x) for x in owners], versions
-            _keep_newest(self._seen)
-        return number
+        with torch.inference_mode(False):
+            copies = {k: x.clone(memory_format=torch.contiguous_format) for k, x in tensors.items()}
+        self._seen[number] = mode, copies
+        _keep_newest(self._seen)
+        return number, copies
 
     def remembered(self, key: tuple) -> Remembered:
         """What came while all ranks' numbers, which the key holds, were the same."""
@@ -158,6 +158,13 @@ class Unchanged:
         self._tables.move_to_end(key)
         _keep_newest(self._tables)
         return found
+
+
+def _are_equal(some: Mapping[int, torch.Tensor], others: Mapping[int, torch.Tensor]) -> bool:
+    kind = lambda x: (x.dtype, x.device, x.shape)
+    return some.keys() == others.keys() and all(
+        kind(x) == kind(others[k]) and torch.equal(x, others[k]) for k, x in some.items()
+    )
 
 
 def _keep_newest(table: OrderedDict) -> None:

@@ -129,7 +129,7 @@ def test_integers_are_exchanged_once(grid):
             object.__setattr__(
                 ranks,
                 "start",
-                lambda sends, receives, start=start: (sent.extend(x.dtype for x, _ in sends), start(sends, receives))[1],
+                lambda sends, receives, go=start: (sent.extend(x.dtype for x, _ in sends), go(sends, receives))[1],
             )
 
         def state_of(keys):
