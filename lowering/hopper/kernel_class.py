@@ -21,7 +21,7 @@ from .mask_words import Packed, fine, packed
 
 UNKNOWN_RUN = 512  # columns that a row tile is taken to process where a map in memory says which
 # Columns of an item that takes so long (0.4 ms at D 128) that a program of its own costs it next to nothing: some 2 us.
-LONG = 32768
+MIN_LONG_COLUMNS = 32768
 
 
 def is_long(binding: Binding, sizes: dict, run_here: float | None = None) -> bool:
@@ -33,10 +33,10 @@ def is_long(binding: Binding, sizes: dict, run_here: float | None = None) -> boo
     0.2 if items have their own programs (one H200). Items that are alike end in equal rounds, and gain nothing.
     """
     length = resolve(binding.loop.dim.size, sizes)
-    if length < LONG:
+    if length < MIN_LONG_COLUMNS:
         return False
     known = kernel_class(binding, sizes, run_here)
-    return known.uneven and min(length, known.run) >= LONG
+    return known.uneven and min(length, known.run) >= MIN_LONG_COLUMNS
 
 
 def kernel_class(binding: Binding, sizes: dict, run_here: float | None = None) -> KernelClass:

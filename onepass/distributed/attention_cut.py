@@ -20,7 +20,7 @@ from .. import messages
 from ..errors import Refusal
 from ..graph.nodes import value_of_node, where_of
 from ..graph.op_kinds import name_of
-from ..graph.trace import UserLines, aten_graph
+from ..graph.trace import UserLines, aten_graph, without_saved_tensors
 from ..regions.open_calls import inline_library_calls
 
 SOFTMAXES = frozenset({"softmax", "_softmax", "_safe_softmax"})
@@ -53,6 +53,7 @@ class AttentionCut:
         return int(self.softmax.args[1])
 
 
+@without_saved_tensors()
 def traced(function: Callable, fakes: Sequence[torch.Tensor]) -> Traced:
     """The function's graph on fake tensors. Raises Refusal for what has no ATen form, and for several results."""
     graph = aten_graph(_with_written_attention(function), fakes)
@@ -271,6 +272,7 @@ def _output(graph: fx.Graph) -> fx.Node:
     return next(iter(graph.find_nodes(op="output")))
 
 
+@without_saved_tensors()
 def _call(graph: fx.Graph, target: Callable, operand: fx.Node, *more: object) -> fx.Node:
     """A call with what is known of its value."""
     node = graph.call_function(target, (operand, *more))

@@ -54,8 +54,9 @@ def context_parallel(
     of the backend.
 
     together: a promise that lengths of parts, and integers such as positions, change on all ranks in the same call, or
-    on none. Then ranks ask each other only after a change, and the CPU of a rank does not wait for its GPU. Without it
-    they ask in each call. A broken promise makes ranks wait for ever.
+    on none; where integers change, they are other tensors, or torch counts the write (not one by a collective, NumPy or
+    `x.data`). Then ranks ask each other only after a change, and the CPU of a rank does not wait for its GPU. Without
+    it they compare and ask in each call. A broken promise makes ranks wait for ever.
 
     Each rank gets the gradients of its own queries and keys in full; those of other tensors are its part, and the sum
     over ranks is the whole, as in data parallel. Arguments may be DTensors that are sharded so; then the result is one.
@@ -104,10 +105,14 @@ class SharedCall:
         return queries, keys
 
     @property
-    def integers(self) -> list[torch.Tensor]:
-        """Those of queries and keys that are exchanged once, for as long as they are unchanged."""
+    def integers(self) -> dict[int, torch.Tensor]:
+        """Those of queries and keys that are exchanged once, for as long as they are the same, by number."""
         given, axes = [*self.tensors.values()], {**self.sides.queries, **self.sides.keys}
-        return [given[k] for k, axis in axes.items() if is_remembered(given[k], axis)]
+        return {k: given[k] for k, axis in axes.items() if is_remembered(given[k], axis)}
+
+    def with_tensors(self, others: Mapping[int, torch.Tensor]) -> SharedCall:
+        """The call with other tensors, by number."""
+        return replace(self, tensors={n: others.get(k, x) for k, (n, x) in enumerate(self.tensors.items())})
 
     @property
     def kind(self) -> tuple:
@@ -166,27 +171,34 @@ class ContextParallel:
         placed = Placed.of(self._dims, tensors, self._axes)
         local = {name: placed.local(x) for name, x in tensors.items()}
         call = SharedCall(words, local, self._sides(local))
-        table = self._table(call)
-        remembered = self._unchanged.remembered((str(table), self.schedule))
-        table = [[[queries, keys] for queries, keys, _ in host] for host in table]
-        result, axis = self._shared(call, table, remembered)
+        numbers, call = self._numbers(call)
+        table = [[[queries, keys] for queries, keys, _ in host] for host in numbers]
+        schedule = self.schedule or self._chosen(call, table)
+        remembered = self._unchanged.remembered((str(numbers), schedule))
+        result, axis = self._shared(call, table, schedule, remembered)
         return placed.result(result, axis, sum(queries for host in table for queries, _ in host))
 
-    def _table(self, call: SharedCall) -> Table:
-        """What each rank has: numbers of queries and keys, and a number that is another one for other integers."""
-        own = (*call.lengths, self._unchanged.number(call.integers))
-        found = self._tables.get(own) if self.together else None
-        if found is None:
-            found = self._dims.table(own, next(iter(call.tensors.values())).device)
-        if self.together:
-            self._tables[own] = found
-            self._tables.move_to_end(own)
-            keep_newest(self._tables)
-        return found
+    def _numbers(self, call: SharedCall) -> tuple[Table, SharedCall]:
+        """What each rank has: numbers of queries and keys, and one for its integers; and the call with copies of these.
 
-    def _shared(self, call: SharedCall, table: Table, remembered: Remembered) -> tuple[torch.Tensor, int]:
+        With the promise, a rank knows what others have by what it has, and copies nothing.
+        """
+        device = next(iter(call.tensors.values())).device
+        if not self.together:
+            number, copies = self._unchanged.copies(call.integers)
+            return self._dims.table((*call.lengths, number), device), call.with_tensors(copies)
+        own = (*call.lengths, self._unchanged.of_objects(call.integers))
+        if own not in self._tables:
+            self._tables[own] = self._dims.table(own, device)
+        self._tables.move_to_end(own)
+        keep_newest(self._tables)
+        return self._tables[own], call
+
+    def _shared(
+        self, call: SharedCall, table: Table, schedule: str, remembered: Remembered
+    ) -> tuple[torch.Tensor, int]:
         """The result of this rank, and its axis of the queries."""
-        roles = SCHEDULES[self.schedule or self._chosen(call, table)]
+        roles = SCHEDULES[schedule]
         ranks = dict(zip(roles, self._dims.ranks, strict=True))
         ring, gather = (ranks.get(role, ALONE) for role in ("ring", "gather"))
         exchange = None

@@ -127,29 +127,54 @@ class Remembered:
 
 
 class Unchanged:
-    """Numbers for what a rank's integers are: the same number as long as they are the same tensors, unchanged.
+    """A number for a rank's integers: the same as long as the integers are.
 
-    A tensor is unchanged if it is the same object, or the same view of one, and torch counted no write to it. Of a
-    parameter, and of a tensor that was made under inference_mode, torch counts none: these have a new number each time.
+    Inference mode has numbers of its own, as tensors that come in it cannot be saved for a backward.
     """
 
     def __init__(self) -> None:
-        self._numbers, self._seen = count(1), OrderedDict[int, tuple[list[weakref.ref], list[tuple]]]()
-        self._tables = OrderedDict[tuple, Remembered]()
+        self._numbers, self._tables = count(1), OrderedDict[tuple, Remembered]()
+        self._copies = OrderedDict[int, tuple[bool, dict[int, torch.Tensor]]]()
+        self._objects = OrderedDict[int, tuple[bool, dict[int, weakref.ref], dict[int, tuple | None]]]()
 
-    def number(self, tensors: Sequence[torch.Tensor]) -> int:
-        """That of these integers; 0 without any."""
+    def copies(self, tensors: Mapping[int, torch.Tensor]) -> tuple[int, Mapping[int, torch.Tensor]]:
+        """The number, 0 without any integers, and copies of them. tensors: the integers, by their number in the call.
+
+        Integers are compared and not versions of tensors, as torch counts no write by NumPy, by most collectives
+        (scatter, broadcast), and through a DTensor. The CPU waits for that. A call reads the copies: nobody else writes
+        to them, and as the objects stay the same, so do maps of tiles.
+        """
+        if not tensors:
+            return 0, {}
+        mode = torch.is_inference_mode_enabled()
+        for number, (seen_in, copies) in reversed(self._copies.items()):
+            if seen_in == mode and _are_equal(copies, tensors):
+                self._copies.move_to_end(number)
+                return number, copies
+        number = next(self._numbers)
+        with torch.inference_mode(False):
+            copies = {k: x.clone(memory_format=torch.contiguous_format) for k, x in tensors.items()}
+        self._copies[number] = mode, copies
+        keep_newest(self._copies)
+        return number, copies
+
+    def of_objects(self, tensors: Mapping[int, torch.Tensor]) -> int:
+        """The number as `copies` gives it, where the same tensors without a write that torch counts are the same.
+
+        Of a parameter, and of a tensor that was made in inference mode, torch counts none: they are new each time.
+        """
         if not tensors:
             return 0
-        versions, owners = [version_of(x) for x in tensors], [owner_of(x) for x in tensors]
-        for number, (references, seen) in self._seen.items():
-            if seen == versions and all(ref() is x for ref, x in zip(references, owners, strict=True)):
-                self._seen.move_to_end(number)
+        mode, owners = torch.is_inference_mode_enabled(), {k: owner_of(x) for k, x in tensors.items()}
+        versions = {k: version_of(x) for k, x in tensors.items()}
+        for number, (seen_in, references, seen) in reversed(self._objects.items()):
+            if (seen_in, seen) == (mode, versions) and all(references[k]() is x for k, x in owners.items()):
+                self._objects.move_to_end(number)
                 return number
         number = next(self._numbers)
-        if None not in versions and not any(isinstance(x, torch.nn.Parameter) for x in owners):
-            self._seen[number] = [weakref.ref(x) for x in owners], versions
-            keep_newest(self._seen)
+        if None not in versions.values() and not any(isinstance(x, torch.nn.Parameter) for x in owners.values()):
+            self._objects[number] = mode, {k: weakref.ref(x) for k, x in owners.items()}, versions
+            keep_newest(self._objects)
         return number
 
     def remembered(self, key: tuple) -> Remembered:
@@ -158,6 +183,13 @@ class Unchanged:
         self._tables.move_to_end(key)
         keep_newest(self._tables)
         return found
+
+
+def _are_equal(some: Mapping[int, torch.Tensor], others: Mapping[int, torch.Tensor]) -> bool:
+    kind = lambda x: (x.dtype, x.device, x.shape)
+    return some.keys() == others.keys() and all(
+        kind(x) == kind(others[k]) and torch.equal(x, others[k]) for k, x in some.items()
+    )
 
 
 def keep_newest(table: OrderedDict) -> None:

@@ -33,6 +33,14 @@ from .value_names import NAME, name_for_readers, plain_name
 _SAFE_IN_PLACE = {"aten.detach_.default": "aten.detach.default"}  # on a fresh constant; changes no values
 
 
+@contextmanager
+def without_saved_tensors() -> Iterator[None]:
+    """Hides what is traced here from a checkpoint around the call, which counts the tensors that autograd saves."""
+    same = lambda x: x
+    with torch.autograd.graph.saved_tensors_hooks(same, same):
+        yield
+
+
 def trace(region: Callable, fake_inputs: Sequence) -> Program:
     """A Program of a region of a Dynamo graph (or any callable), traced on the fake values of its inputs.
 

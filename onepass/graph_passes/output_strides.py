@@ -2,7 +2,8 @@
 
 A kernel can write any strides. If the only user moves axes and then copies, as transformers do to put heads beside
 their columns, the kernel writes what the copy would write, and the copy has nothing to do. Example: the result of
-`(p @ v).transpose(1, 2).contiguous()` gets the strides of its contiguous transpose.
+`(p @ v).transpose(1, 2).contiguous()` gets the strides of its contiguous transpose. Invariant: each element has a place
+of its own; an expanded result of eager has not.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def output_strides(node: fx.Node, copies: KnownCopies) -> tuple[Size, ...]:
     order = _order_of_copy(node, value)
     own = tuple(map(size_of, value.stride()))
     if order is None:
-        return own
+        return tuple(map(size_of, _with_places(value).stride()))
     copied = (tuple(map(size_of, value.shape)), own, order)
     if copied not in copies:
         copies[copied] = tuple(map(size_of, _as_copied(value, order).stride()))
@@ -44,7 +45,13 @@ def strided_value(node: fx.Node) -> torch.Tensor:
     """The fake value of a result, with the strides that the kernel writes."""
     value = value_of_node(node)
     order = _order_of_copy(node, value)
-    return value if order is None else _as_copied(value, order)
+    return _with_places(value) if order is None else _as_copied(value, order)
+
+
+def _with_places(value: torch.Tensor) -> torch.Tensor:
+    """The value; contiguous if it is expanded: a kernel, and the backward a cotangent, store every element."""
+    is_expanded = any(size_of(step) == 0 and size_of(n) != 1 for step, n in zip(value.stride(), value.shape))
+    return value.contiguous() if is_expanded else value
 
 
 def _as_copied(value: torch.Tensor, order: Sequence[int]) -> torch.Tensor:

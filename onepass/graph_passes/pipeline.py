@@ -8,8 +8,7 @@ Inductor runs.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -23,6 +22,7 @@ from ..graph.nodes import value_of_node
 from ..graph.op_kinds import Trait, has_trait
 from ..graph.random_calls import draw_seeds, remove_seeds
 from ..graph.survey import SOURCE, bodies, source_name
+from ..graph.trace import without_saved_tensors
 from ..lowering.source_folder import debug_folder, keep_stage
 from ..regions.exchanges import overlap_exchanges
 from ..regions.layer_rows import flatten_rows
@@ -147,15 +147,7 @@ PASSES = (
 )
 
 
-@contextmanager
-def _without_saved_tensors() -> Iterator[None]:
-    """Hides what is traced here from a checkpoint around the call, which counts the tensors that autograd saves."""
-    same = lambda x: x
-    with torch.autograd.graph.saved_tensors_hooks(same, same):
-        yield
-
-
-@_without_saved_tensors()
+@without_saved_tensors()
 def rewrite(
     graph: fx.Graph,
     options: Options,

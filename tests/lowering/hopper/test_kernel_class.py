@@ -5,7 +5,7 @@ import torch
 
 from onepass.lowering.hopper import kernel_class
 from onepass.lowering.hopper.config import HopperConfig
-from onepass.lowering.hopper.kernel_class import LONG, is_long
+from onepass.lowering.hopper.kernel_class import MIN_LONG_COLUMNS, is_long
 from onepass.lowering.hopper.kernel_form import bind
 from onepass.lowering.launch.triton_compat import gluon_missing
 from tests.proofs.texts.test_check import plan_of as planned
@@ -20,10 +20,10 @@ def of_length(kind, length):
 @pytest.mark.parametrize(
     "kind, length, long",
     [
-        ("full", LONG, False),  # all are alike
-        ("causal", LONG, False),  # nine in ten tiles of rows run less
-        ("causal", 2 * LONG, True),
-        ("window", 2 * LONG, False),
+        ("full", MIN_LONG_COLUMNS, False),  # all are alike
+        ("causal", MIN_LONG_COLUMNS, False),  # nine in ten tiles of rows run less
+        ("causal", 2 * MIN_LONG_COLUMNS, True),
+        ("window", 2 * MIN_LONG_COLUMNS, False),
     ],
 )
 def test_an_item_is_long_by_what_runs_of_its_loop(kind, length, long):
@@ -31,21 +31,21 @@ def test_an_item_is_long_by_what_runs_of_its_loop(kind, length, long):
 
 
 def test_a_map_says_how_long_items_are():
-    binding = of_length("documents", 2 * LONG)
-    assert [is_long(binding, {}, run) for run in (None, 4096.0, float(LONG))] == [False, False, True]
+    binding = of_length("documents", 2 * MIN_LONG_COLUMNS)
+    assert [is_long(binding, {}, run) for run in (None, 4096.0, float(MIN_LONG_COLUMNS))] == [False, False, True]
 
 
 @pytest.mark.skipif(gluon_missing() is not None, reason="needs Gluon")
 @pytest.mark.parametrize("kind", ["causal", "documents"])
 def test_programs_of_one_item_compute_their_terms(kind, monkeypatch):
     pretend_hopper(monkeypatch, maps=kind == "documents")
-    monkeypatch.setattr(kernel_class, "LONG", 64)
+    monkeypatch.setattr(kernel_class, "MIN_LONG_COLUMNS", 64)
     torch.manual_seed(0)
     given = inputs_of(kind, 32, rows=448, columns=448, batch=1, heads=2)
     plan, tensors = planned(plain(kind), given)
     counts = []
     for least in (64, 1 << 20):
-        monkeypatch.setattr(kernel_class, "LONG", least)
+        monkeypatch.setattr(kernel_class, "MIN_LONG_COLUMNS", least)
         (one,) = texts = hopper_texts(plan, tensors, HopperConfig(consumers=1, loop_tile=64))
         counts.append(one.calls[0].programs)
         hold(texts)

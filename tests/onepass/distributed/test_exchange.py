@@ -5,31 +5,55 @@ import torch
 from onepass.distributed.exchange import MOST_TABLES, Remembered, Unchanged, is_remembered
 
 
-def test_the_same_tensors_have_the_same_number():
-    unchanged, one, other = Unchanged(), torch.arange(4), torch.arange(4)
-    first = unchanged.number([one])
-    assert unchanged.number([one]) == first == unchanged.number([one.view(4)]), "a view of the same memory"
-    assert len({first, unchanged.number([other]), unchanged.number([one, other]), unchanged.number([one[:2]])}) == 4
-    assert unchanged.number([one]) == first
+def test_the_same_integers_have_the_same_number_and_copies():
+    unchanged, one = Unchanged(), torch.arange(4)
+    first, copies = unchanged.copies({2: one})
+    for same in (one, torch.arange(4), torch.arange(8).view(4, 2)[:, 0] // 2):
+        assert unchanged.copies({2: same}) == (first, copies)
+    others = [{1: one}, {2: one.int()}, {2: one[:2]}, {2: one[None]}, {1: one, 2: one}, {2: one + 1}]
+    assert len({first, *(unchanged.copies(other)[0] for other in others)}) == 1 + len(others)
+    assert unchanged.copies({}) == (0, {})
+
+
+def test_a_write_that_torch_does_not_count_is_seen_and_does_not_reach_the_copies():
+    unchanged, given = Unchanged(), torch.arange(4)
+    first, copies = unchanged.copies({0: given})
+    given.numpy()[0] = 7
+    assert unchanged.copies({0: given})[0] != first and copies[0].tolist() == [0, 1, 2, 3]
+    given.data = torch.arange(4)
+    assert unchanged.copies({0: given})[0] == first
+
+
+def test_inference_mode_has_numbers_of_its_own_and_copies_that_can_be_saved():
+    unchanged = Unchanged()
+    with torch.inference_mode():
+        first, copies = unchanged.copies({0: torch.arange(4)})
+    again, _ = unchanged.copies({0: torch.arange(4)})
+    assert first != again and not copies[0].is_inference()
+
+
+def test_the_same_objects_have_the_same_number_until_torch_counts_a_write():
+    unchanged, one = Unchanged(), torch.arange(4)
+    number = unchanged.of_objects
+    first = number({2: one})
+    assert number({2: one}) == first == number({2: one.view(4)}), "a view of the same memory"
+    others = [{1: one}, {2: torch.arange(4)}, {2: one[:2]}, {1: one, 2: one}]
+    assert len({first, *map(number, others)}) == 1 + len(others) and number({}) == 0
+    with torch.inference_mode():
+        assert number({2: one}) != first
+    assert number({2: one}) == first
     one[0] = 7
-    assert unchanged.number([one]) != first
-    assert unchanged.number([]) == 0
+    assert number({2: one}) != first
 
 
-def test_what_torch_does_not_count_writes_to_is_new_each_time():
+def test_objects_that_torch_counts_no_writes_to_are_new_each_time():
     unchanged = Unchanged()
     with torch.inference_mode():
         inside = torch.arange(4)
     parameter = torch.nn.Parameter(torch.arange(4), requires_grad=False)
     for given in (inside, parameter):
-        assert unchanged.number([given]) != unchanged.number([given])
-
-
-def test_a_tensor_at_an_address_of_one_that_is_gone_is_new():
-    unchanged, seen = Unchanged(), set()
-    for _ in range(5):
-        seen.add(unchanged.number([torch.arange(4)]))
-    assert len(seen) == 5
+        assert unchanged.of_objects({0: given}) != unchanged.of_objects({0: given})
+    assert len({unchanged.of_objects({0: torch.arange(4)}) for _ in range(5)}) == 5, "at an address of one that is gone"
 
 
 def test_few_tables_are_kept():
