@@ -38,7 +38,7 @@ def peers() -> str:
 
 
 def backward() -> str:
-    file = "peers_backward_h100.csv"
+    file = "peers_backward_h200.csv"
     lengths = {4096: 0, 16384: 1, 1024: 2}
     found = sorted(cases(file, "variant", "shape").items(), key=lambda item: lengths[sizes(item[0][1])[2]])
     lines = [

@@ -29,7 +29,7 @@ def test_a_table_without_a_file_says_so():
 
 
 def test_a_changed_number_of_a_file_changes_the_page(monkeypatch, tmp_path):
-    file = "peers_backward_h100.csv"
+    file = "peers_backward_h200.csv"
     with (RESULTS / file).open(newline="", encoding="utf-8") as opened:
         rows = list(csv.DictReader(opened))
     rows[0]["ms"] = "9.87"

@@ -59,11 +59,11 @@ def test_heads_that_do_not_divide_are_refused():
 
 
 def test_two_gpus_took_what_is_simulated():
-    """Full attention within 5 %; causal within 10 %: its mask is read from positions, which costs more in parts."""
+    """Within 6 %. One GPU that computes for 200 ms slows down more than two that compute for 100."""
     found = [*simulate_ranks.beside_measured(simulate_ranks.measured())]
-    assert len(found) == 8
+    assert len(found) == 12
     for problem, schedule, what, taken, right in found:
-        assert 1 - (0.05 if problem == "full" else 0.1) < taken / right < 1.01, (problem, schedule, what)
+        assert 0.94 < taken / right < 1.06, (problem, schedule, what)
 
 
 def test_more_ranks_pay_less():
