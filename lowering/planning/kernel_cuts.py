@@ -8,7 +8,7 @@ that no kernel can compute with the rest, or that would be computed again and ag
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -112,7 +112,8 @@ def round_stored_sums(planning: Planning) -> Planning:
 
     Who multiplies it then has one product of halves instead of several that keep more bits, and half the bytes to read.
     Example: the query of latent attention, raised to the latent width by the program in bfloat16. In float16 it has to
-    be the same sum, factor by factor: without a scale it might be beyond the dtype's largest number.
+    be the same sum, factor by factor: without a scale it might be beyond the dtype's largest number. Scores are not
+    rounded where a sum of their exponentials is stored in full: a backward reads its logarithm beside exact scores.
     """
     rounded = rounded_sums(planning.references)
     for name in [store.output.name for store in planning.stores]:
@@ -128,7 +129,31 @@ def _is_stored_sum(store: Store, planning: Planning) -> bool:
     is_sum = store.term.op == "reduce" and store.term.attrs[0] == "sum" and store.output.dtype == "float32"
     if not is_sum or store.combine != "set" or store.output.name in planning.results:
         return False
+    if _shows_exponentials(store, planning):
+        return False
     return _is_only_multiplied(store.output, {n for term in planning.terms for n in subterms(term)})
+
+
+def _shows_exponentials(scores: Store, planning: Planning) -> bool:
+    """Whether sums of exponentials of what is made of these scores are stored in full, and so is a result."""
+    full = [one for one in planning.stores if one.output.dtype == "float32"]  # a result may read another of these
+    if not any(one.output.name in planning.results for one in full):
+        return False
+    made, found = {scores.output}, {one.output: _loads(one.term) for one in planning.stores}
+    while more := {t for t, loads in found.items() if t not in made and any(n.attrs[0] in made for n in loads)}:
+        made |= more
+    return any(_sums_exponentials(r, made) for one in full for r in reduces(one.term))
+
+
+def _sums_exponentials(reduction: Term, scores: Collection[Tensor]) -> bool:
+    """Whether it sums exponentials of what is made of scores for each index that it sums over."""
+    exponents = (n.args[0] for n in subterms(reduction.args[0]) if n.op in ("exp", "scaled"))
+    loads = {n for exponent in exponents for n in _loads(exponent)}
+    return any(n.attrs[0] in scores and reduction.attrs[1] in n.dims for n in loads)
+
+
+def _loads(term: Term) -> list[Term]:
+    return [n for n in subterms(term) if n.op == "load"]
 
 
 def _is_only_multiplied(tensor: Tensor, nodes: set[Term]) -> bool:
