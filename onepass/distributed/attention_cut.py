@@ -23,6 +23,7 @@ from ..graph.op_kinds import name_of
 from ..graph.trace import UserLines, aten_graph, without_saved_tensors
 from ..regions.open_calls import inline_library_calls
 
+LOW = -32768.0  # a number of a mask, as docs/limits.md says
 SOFTMAXES = frozenset({"softmax", "_softmax", "_safe_softmax"})
 
 
@@ -202,6 +203,22 @@ def _read_without(result: fx.Node, cut: fx.Node) -> set[fx.Node]:
             found.add(node)
             open_ += node.all_input_nodes
     return found
+
+
+def may_hide(cut: AttentionCut) -> bool:
+    """Whether scores may be as low as a mask's number: the graph has such a number, or adds a tensor to products."""
+    order = list(cut.traced.graph.nodes)
+    products = [n for n in order if name_of(n) in ("mm", "bmm", "matmul", "baddbmm", "einsum")]
+    scores, given = _behind(order, products), _behind(order, cut.traced.inputs)
+    for node in order:
+        numbers = [x for x in (*node.args, *node.kwargs.values()) if isinstance(x, int | float)]
+        if any(-inf < x <= LOW for x in numbers):
+            return True
+        operands = node.all_input_nodes if name_of(node) in ("add", "sub", "where") else []
+        others = [n for n in operands if n in given and n not in scores and value_of_node(n).is_floating_point()]
+        if others and not scores.isdisjoint(operands):
+            return True
+    return False
 
 
 def state_graph(cut: AttentionCut) -> fx.GraphModule:

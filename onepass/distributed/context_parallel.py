@@ -118,7 +118,9 @@ class SharedCall:
     def kind(self) -> tuple:
         """What a graph depends on beside the shapes."""
         kinds = [(x.dtype, x.device, x.requires_grad and torch.is_grad_enabled()) for x in self.tensors.values()]
-        return (tuple((n, repr(x)) for n, x in self.words.items()), *self.tensors, *kinds)
+        device = next(iter(self.tensors.values())).device.type
+        autocast = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device)
+        return (autocast, tuple((n, repr(x)) for n, x in self.words.items()), *self.tensors, *kinds)
 
     @property
     def general(self) -> tuple:

@@ -28,6 +28,7 @@ Keys = list[torch.Tensor]  # the tensors that belong to keys, in the order of th
 Gradients = list[torch.Tensor | None]
 Merge = Callable[..., Any]  # of tensors, which gives tensors
 
+HIDDEN = -(2.0**19)  # from here on float32 holds a logarithm to 0.03 or worse
 LEAST_TO_FUSE = 1 << 20  # elements of an output: fewer are merged in the time of some launches
 MOST_KERNELS = 32  # for tensors of one kind each: parts whose lengths change from call to call are merged call by call
 _LOCK = lock()
@@ -83,12 +84,15 @@ def forward(
     dtype: torch.dtype | None = None,
 ) -> State:
     """The state of all keys, and of `first`. state_of: of some. dtype: of its output, without it that of logarithms."""
-    merged, left = first, shards.ring.size * min(shards.gather.size, 2)
+    merged, seen, left = first, 0, shards.ring.size * min(shards.gather.size, 2)
     for host, keys in _passed(shards, own):
         for some in _gathered(shards, keys, host):
-            part, left = state_of(some), left - 1
-            # The first of several parts stays as it is, as the next merge reads it.
-            merged = part if merged is None and left else merged_with(merged, part, None if left else dtype)
+            part, left, count = state_of(some), left - 1, some[0].shape[shards.axes[0]]
+            if merged is None and left:
+                merged = part  # as it is, as the next merge reads it
+            else:
+                merged = merged_with(merged, part, None if left else dtype, seen / max(1, seen + count))
+            seen += count
     assert merged is not None
     return merged
 
@@ -202,11 +206,14 @@ def _add_what_others_found(shards: Shards, host: int, mine: Keys, theirs: Keys) 
 # Sums ----------------------------------------------------------------------------------------------------------------
 
 
-def merged_with(merged: State | None, part: State, dtype: torch.dtype | None = None) -> State:
+def merged_with(
+    merged: State | None, part: State, dtype: torch.dtype | None = None, share: float = 0.5
+) -> State:
     """The state of what was merged so far and of a part. dtype: of its output, without it that of the logarithms.
 
     It is `onepass.merge` for two states, in the first one's memory where that is the same in kind. An output counts
-    only where it has a key: a softmax without any gives no number.
+    only where it has a key: a softmax without any gives no number. share: that of the first one in the keys, which is
+    its weight in rows that are `hidden`.
     """
     total = part.logsumexp
     dtype = dtype or total.dtype
@@ -214,7 +221,7 @@ def merged_with(merged: State | None, part: State, dtype: torch.dtype | None = N
         return State(torch.where(total == -inf, 0.0, part.output).to(dtype), total)
     one, other = merged.output, part.output
     into = _JOINED[one.dtype == dtype and one.shape == other.shape, dtype]
-    return State(*_fused(into, [*merged, *part]))
+    return State(*_fused(into, [*merged, *part, torch.full((), share, dtype=total.dtype, device=total.device)]))
 
 
 def _joined(
@@ -224,17 +231,29 @@ def _joined(
     one_total: torch.Tensor,
     other: torch.Tensor,
     other_total: torch.Tensor,
+    share: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The output and the logarithm of two states. again: whether the output is in the first one's memory."""
     whole = torch.logaddexp(one_total, other_total)
-    parts = [_share(x, total, whole) for x, total in ((one, one_total), (other, other_total))]
+    alike = hidden(one_total) & (one_total == other_total)
+    parts = [
+        _share(x, total, torch.where(alike, weight, torch.exp(total - whole)))
+        for x, total, weight in ((one, one_total, share), (other, other_total, 1 - share))
+    ]
     output = (parts[0] + parts[1]).to(dtype)
     return one.copy_(output) if again else output, whole
 
 
-def _share(output: torch.Tensor, total: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
-    weight = torch.where(total == -inf, 0.0, torch.exp(total - whole))
-    return torch.where(total == -inf, 0.0, output).to(total.dtype) * weight
+def _share(output: torch.Tensor, total: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return torch.where(total == -inf, 0.0, output.to(total.dtype) * weight)
+
+
+def hidden(total: torch.Tensor) -> torch.Tensor:
+    """Of logarithms of sums of exponentials: whether all scores of a row are a mask's number, such as -1e9.
+
+    The number of keys is lost beside it in the logarithm, and all keys have the same weight.
+    """
+    return (total <= HIDDEN) & (total > -inf)
 
 
 OUTPUTS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)

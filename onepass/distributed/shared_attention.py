@@ -23,11 +23,20 @@ from ..graph.nodes import where_of
 from ..graph.trace import from_aten_graph
 from ..states import State
 from ..translate.translate import Captured, translate
-from .attention_cut import AttentionCut, Traced, apart_from_sinks, cuts, rest_graph, sinks_graph, traced
+from .attention_cut import (
+    AttentionCut,
+    Traced,
+    apart_from_sinks,
+    cuts,
+    may_hide,
+    rest_graph,
+    sinks_graph,
+    traced,
+)
 from .head_law import Heads, independent_heads, same_at_other_sizes
 from .merge_law import require_merge, require_rows
 from .part_state import PartState, sink_gradients, sink_state
-from .schedules import Gradients, Keys, Shards, Sum, backward, forward
+from .schedules import Gradients, Keys, Shards, Sum, backward, forward, hidden
 
 # For the proof, of queries and keys: long, and no other size is likely to be one of them. Terms that are the same at
 # both are those of any length.
@@ -85,10 +94,10 @@ def proved(function: Call, tensors: Sequence[torch.Tensor], sides: Sides, names:
     for place, cut in enumerate(cuts(apart, [*sides.keys])):
         try:
             require_merge(*_terms(apart, cut.mean, sides.keys, names), where_of(cut.mean))
+            require_layout(cut)  # under autocast, a product of matrices comes before that of all axes
         except Refusal as reason:
             refused = refused or reason
             continue
-        require_layout(cut)
         rows, queries = _terms(found, found.result, sides.queries, names)
         axis = require_rows(rows, queries)
         _require_no_count(rows, sides, where_of(found.result))
@@ -192,6 +201,7 @@ class SharedAttention:
     law: Proved
     parts: dict[tuple[int, ...], PartState] = field(default_factory=dict)
     ends: tuple[Call, Call | None] | None = None
+    hides: bool | None = None
 
     def part(self, tensors: Sequence[torch.Tensor]) -> PartState:
         """Who computes the state of these keys."""
@@ -207,6 +217,12 @@ class SharedAttention:
             cut = self._cut(tensors)
             self.ends = rest_graph(cut), sinks_graph(cut)
         return self.ends
+
+    def may_hide(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Whether scores may be as low as a mask's number: the graph has one, or adds a tensor that may hold one."""
+        if self.hides is None:
+            self.hides = may_hide(self._cut(tensors))
+        return self.hides
 
     def _cut(self, tensors: Sequence[torch.Tensor]) -> AttentionCut:
         found = apart_from_sinks(_trace(self.function, _fakes(tensors)), [*self.sides.keys])
@@ -241,6 +257,9 @@ class Run:
     ) -> Gradients:
         """The gradients of the needed tensors."""
         numbers = [*self.attention.sides.keys]
+        if self.attention.may_hide(tensors):  # a weight of exp(s - L) is 1 there instead of one over the number of keys
+            count = sum(map(sum, self.shards.lengths))
+            grad = torch.where(hidden(whole.logsumexp), (grad / max(1, count)).to(grad.dtype), grad)
 
         def gradients_of(keys: Keys) -> tuple[Gradients, Gradients]:
             given = self.attention.sides.with_keys(tensors, keys)
@@ -265,6 +284,7 @@ class _Merged(torch.autograd.Function):
     def forward(ctx: Any, run: Run, *tensors: torch.Tensor) -> torch.Tensor:
         whole = run.forward(tensors)
         if any(ctx.needs_input_grad):
+            run.attention.may_hide(tensors)  # read from the graph here: a backward runs outside of autocast
             ctx.run = run
             ctx.save_for_backward(*whole, *tensors)
         return whole.output

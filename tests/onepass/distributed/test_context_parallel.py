@@ -165,6 +165,19 @@ def of_half(rank, mesh, schedule="ring"):
     return stepped(onepass.context_parallel(full, mesh, schedule=schedule, **sides), own, grad)
 
 
+def of_autocast(rank, mesh, schedule):
+    """The forward under autocast, then one without it, which has another graph."""
+    own, sides, grad = local(causal, contiguous(2), rank)
+    call = onepass.context_parallel(causal, mesh, schedule=schedule, **sides)
+
+    def autocast(**given):
+        with torch.autocast("cpu", torch.bfloat16):
+            return call(**given)
+
+    found = stepped(autocast, own, grad)
+    return found | {"plain": call(**own).detach()}
+
+
 def of_module(rank, mesh):
     """Of parameters each rank has its queries' part, as in data parallel."""
     own, sides, grad = local(full, contiguous(2), rank)
@@ -188,6 +201,8 @@ def of_dtensors(rank, mesh):
 
 HALVES = {"half": "ring", "half, ulysses": "ulysses"}
 MORE = {name: (functools.partial(of_half, schedule=schedule), 2) for name, schedule in HALVES.items()}
+AUTOCAST = {"autocast": "ring", "autocast, ulysses": "ulysses"}
+MORE |= {name: (functools.partial(of_autocast, schedule=schedule), 2) for name, schedule in AUTOCAST.items()}
 MORE |= {"module": (of_module, 2), "dtensors": (of_dtensors, 4), "changes": (of_changes, 2)}
 
 
@@ -244,6 +259,15 @@ def check_half(name, found):
         assert_part(mine, right, part, 3e-2)
 
 
+def check_autocast(name, found):
+    whole = tensors_of("causal")
+    right = exact(causal, whole, cotangent(whole["q"]))
+    for mine, part in zip(found(name, 2), contiguous(2), strict=True):
+        assert mine["result"].dtype == torch.bfloat16 and mine["plain"].dtype == torch.float32
+        assert_part(mine, right, part, 5e-2)
+        assert_part({"result": mine["plain"]}, {"result": right["result"]}, part, 1e-5)
+
+
 def check_module(found):
     whole, module, each = tensors_of("full"), Scaled().double(), found("module", 2)
     grad = cotangent(whole["q"])
@@ -287,6 +311,7 @@ def test_ranks_find_what_one_finds(tmp_path, monkeypatch):
     found = lambda name, ranks: [torch.load(tmp_path / f"{name} {rank}") for rank in range(ranks)]
     checks = {name: functools.partial(check_case, name) for name in CASES}
     checks |= {name: functools.partial(check_half, name) for name in HALVES}
+    checks |= {name: functools.partial(check_autocast, name) for name in AUTOCAST}
     checks |= {"module": check_module, "dtensors": check_dtensors, "changes": check_changes}
     wrong = {}
     for name, check in checks.items():
