@@ -69,7 +69,7 @@ def sent_when_changed(q, k, v):
 
 
 def as_it_was_sent(q, k, v):
-    """What `sent_when_changed` gives where the exchange has ended before the second write. Eager does not wait there."""
+    """What `sent_when_changed` gives where the exchange ends before the second write, for which eager does not wait."""
     states = onepass.state(q, k, v), onepass.state(q, k + 1, v)
     return onepass.merge(*states).output + 2 * (k + 1)
 
