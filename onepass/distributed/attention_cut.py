@@ -23,7 +23,11 @@ from ..graph.op_kinds import name_of
 from ..graph.trace import UserLines, aten_graph, without_saved_tensors
 from ..regions.open_calls import inline_library_calls
 
-LOW = -32768.0  # a number of a mask, as docs/limits.md says
+# A mask's number may be -1e9. Beside it, a logarithm in float32 does not hold the number of keys of a row that keeps
+# none. Beside this one, which float16 has, too, it does: to 0.004. Weights of masked keys are 0 in all other rows.
+LEAST_SCORE = -65504.0
+FILLS, NUMBERS = ("masked_fill", "where"), ("full", "full_like", "new_full", "scalar_tensor")
+PRODUCTS = ("mm", "bmm", "matmul", "baddbmm", "einsum")
 SOFTMAXES = frozenset({"softmax", "_softmax", "_safe_softmax"})
 
 
@@ -59,6 +63,7 @@ def traced(function: Callable, fakes: Sequence[torch.Tensor]) -> Traced:
     """The function's graph on fake tensors. Raises Refusal for what has no ATen form, and for several results."""
     graph = aten_graph(_with_written_attention(function), fakes)
     inline_library_calls(graph)
+    _bound_fills(graph)
     (result,) = next(node for node in graph.nodes if node.op == "output").args
     if isinstance(result, tuple | list) and len(result) == 1:
         (result,) = result
@@ -206,19 +211,38 @@ def _read_without(result: fx.Node, cut: fx.Node) -> set[fx.Node]:
 
 
 def may_hide(cut: AttentionCut) -> bool:
-    """Whether scores may be as low as a mask's number: the graph has such a number, or adds a tensor to products."""
+    """Whether scores may be as low as -1e9: such a number is in the graph, or a tensor that is given may hold one.
+
+    The tensor is added to scores, or stands in for some.
+    """
     order = list(cut.traced.graph.nodes)
-    products = [n for n in order if name_of(n) in ("mm", "bmm", "matmul", "baddbmm", "einsum")]
-    scores, given = _behind(order, products), _behind(order, cut.traced.inputs)
+    scores, given = _behind(order, _products(order)), _behind(order, cut.traced.inputs)
     for node in order:
-        numbers = [x for x in (*node.args, *node.kwargs.values()) if isinstance(x, int | float)]
-        if any(-inf < x <= LOW for x in numbers):
+        if any(_is_low(x) for x in (*node.args, *node.kwargs.values())):
             return True
         operands = node.all_input_nodes if name_of(node) in ("add", "sub", "where") else []
         others = [n for n in operands if n in given and n not in scores and value_of_node(n).is_floating_point()]
         if others and not scores.isdisjoint(operands):
             return True
     return False
+
+
+def _products(order: Sequence[fx.Node]) -> list[fx.Node]:
+    return [n for n in order if name_of(n) in PRODUCTS]
+
+
+def _is_low(number: object) -> bool:
+    return isinstance(number, int | float) and -inf < number < LEAST_SCORE
+
+
+def _bound_fills(graph: fx.Graph) -> None:
+    """Replaces the large negative numbers that stand in for scores by LEAST_SCORE; those that are added stay."""
+    order = list(graph.nodes)
+    scores = _behind(order, _products(order))
+    fills = {n for n in order if name_of(n) in FILLS and not scores.isdisjoint(n.all_input_nodes)}
+    for node in order:
+        if node in fills or (name_of(node) in NUMBERS and fills.issuperset(node.users)):
+            node.args = tuple(LEAST_SCORE if _is_low(x) else x for x in node.args)
 
 
 def state_graph(cut: AttentionCut) -> fx.GraphModule:

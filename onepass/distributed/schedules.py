@@ -28,7 +28,8 @@ Keys = list[torch.Tensor]  # the tensors that belong to keys, in the order of th
 Gradients = list[torch.Tensor | None]
 Merge = Callable[..., Any]  # of tensors, which gives tensors
 
-HIDDEN = -(2.0**19)  # from here on float32 holds a logarithm to 0.03 or worse
+# From here on a logarithm does not hold the number of keys beside a score: its last place is above 32.
+HIDDEN = {torch.float32: -(2.0**28), torch.float64: -(2.0**57)}
 LEAST_TO_FUSE = 1 << 20  # elements of an output: fewer are merged in the time of some launches
 MOST_KERNELS = 32  # for tensors of one kind each: parts whose lengths change from call to call are merged call by call
 _LOCK = lock()
@@ -249,11 +250,11 @@ def _share(output: torch.Tensor, total: torch.Tensor, weight: torch.Tensor) -> t
 
 
 def hidden(total: torch.Tensor) -> torch.Tensor:
-    """Of logarithms of sums of exponentials: whether all scores of a row are a mask's number, such as -1e9.
+    """Of logarithms of sums of exponentials: whether all scores of a row are the number of a mask that is given.
 
-    The number of keys is lost beside it in the logarithm, and all keys have the same weight.
+    The number of keys is lost beside it in the logarithm, and all keys are taken to have the same weight.
     """
-    return (total <= HIDDEN) & (total > -inf)
+    return (total <= HIDDEN[total.dtype]) & (total > -inf)
 
 
 OUTPUTS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
