@@ -87,8 +87,8 @@ class Proved:
 
 def proved(function: Call, tensors: Sequence[torch.Tensor], sides: Sides, names: Sequence[str] = ()) -> Proved:
     """Where the function may be cut. names: of the tensors. Raises Refusal if the law is not proved for it."""
-    given = _fakes(tensors)
-    found = _of_lengths(function, sides.with_lengths(given))
+    given, hint = _fakes(tensors), _unnamed(tensors, sides, names)
+    found = _of_lengths(function, sides.with_lengths(given), hint)
     refused: Refusal | None = None
     apart = apart_from_sinks(found, [*sides.keys])
     for place, cut in enumerate(cuts(apart, [*sides.keys])):
@@ -101,7 +101,7 @@ def proved(function: Call, tensors: Sequence[torch.Tensor], sides: Sides, names:
         rows, queries = _terms(found, found.result, sides.queries, names)
         axis = require_rows(rows, queries)
         _require_no_count(rows, sides, where_of(found.result))
-        other = _of_lengths(function, sides.with_lengths(given, OTHER_LENGTHS))
+        other = _of_lengths(function, sides.with_lengths(given, OTHER_LENGTHS), hint)
         _require_any_length(rows, _terms(other, other.result, {}, names)[0], where_of(found.result))
         return Proved(place, axis)
     raise refused or Refusal(messages.RANKS_NO_LAW, where_of(found.result), reason="keys are read behind the softmax")
@@ -111,12 +111,21 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-def _of_lengths(function: Call, fakes: Sequence[torch.Tensor]) -> Traced:
+def _unnamed(tensors: Sequence[torch.Tensor], sides: Sides, names: Sequence[str]) -> str:
+    """Which arguments have an axis as long as that of queries or keys, and are not named for it."""
+    axes = {**sides.queries, **sides.keys}
+    lengths = {tensors[number].shape[axis] for number, axis in axes.items()} - {1}
+    found = [n for k, n in enumerate(names) if k not in axes and lengths.intersection(tensors[k].shape)]
+    told = f"{', '.join(found)} {'has' if len(found) == 1 else 'have'} an axis of that length"
+    return f"; {told}: name it in queries= or keys= if it belongs to them" if found else ""
+
+
+def _of_lengths(function: Call, fakes: Sequence[torch.Tensor], hint: str) -> Traced:
     """The graph. Raises Refusal where it cannot run: for a bias of one length, or a tensor that is no argument."""
     try:
         return _trace(function, fakes)
     except CANNOT_RUN as error:
-        reason = f"it does not run on its arguments with other numbers of queries and keys ({_first_line(error)})"
+        reason = f"it does not run on its arguments with other numbers of queries and keys ({_first_line(error)}){hint}"
         raise Refusal(messages.RANKS_NO_LAW, reason=reason) from error
 
 

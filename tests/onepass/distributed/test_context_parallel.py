@@ -370,6 +370,15 @@ def test_a_function_whose_states_do_not_merge_is_refused_at_its_call(mesh):
         onepass.context_parallel(lambda q, k, v: by_place(q, k, v), mesh, "cp")(*tensors("qkv"))
 
 
+@pytest.mark.parametrize("forgotten, told", [("ij", "i, j have an axis"), ("j", "; j has an axis")])
+def test_an_argument_that_is_not_named_is_told(forgotten, told, mesh):
+    given = tensors_of("causal")
+    queries, keys = {"q": -2, "i": 0}, {"k": -2, "v": -2, "j": 0}
+    sides = [{n: axis for n, axis in side.items() if n not in forgotten} for side in (queries, keys)]
+    with pytest.raises(Refusal, match=told):
+        onepass.context_parallel(causal, mesh, "cp", queries=sides[0], keys=sides[1])(**given)
+
+
 def test_what_mixes_heads_is_refused_by_an_exchange_of_heads_alone(mesh):
     def mixed(q, k, v):
         result = full(q, k, v)
