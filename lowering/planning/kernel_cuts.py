@@ -139,8 +139,8 @@ def _shows_exponentials(scores: Store, planning: Planning) -> bool:
     full = [one for one in planning.stores if one.output.dtype == "float32"]  # a result may read another of these
     if not any(one.output.name in planning.results for one in full):
         return False
-    made, found = {scores.output}, {one.output: _loads(one.term) for one in planning.stores}
-    while more := {t for t, loads in found.items() if t not in made and any(n.attrs[0] in made for n in loads)}:
+    made, read = {scores.output}, {one.output: {*tensors(one.term)} for one in planning.stores}
+    while more := {output for output, given in read.items() if output not in made and not made.isdisjoint(given)}:
         made |= more
     return any(_sums_exponentials(r, made) for one in full for r in reduces(one.term))
 
@@ -148,12 +148,8 @@ def _shows_exponentials(scores: Store, planning: Planning) -> bool:
 def _sums_exponentials(reduction: Term, scores: Collection[Tensor]) -> bool:
     """Whether it sums exponentials of what is made of scores for each index that it sums over."""
     exponents = (n.args[0] for n in subterms(reduction.args[0]) if n.op in ("exp", "scaled"))
-    loads = {n for exponent in exponents for n in _loads(exponent)}
+    loads = {n for exponent in exponents for n in subterms(exponent) if n.op == "load"}
     return any(n.attrs[0] in scores and reduction.attrs[1] in n.dims for n in loads)
-
-
-def _loads(term: Term) -> list[Term]:
-    return [n for n in subterms(term) if n.op == "load"]
 
 
 def _is_only_multiplied(tensor: Tensor, nodes: set[Term]) -> bool:

@@ -19,15 +19,15 @@ from torch.overrides import TorchFunctionMode
 from .. import messages
 from ..errors import Refusal
 from ..graph.nodes import value_of_node, where_of
-from ..graph.op_kinds import name_of
+from ..graph.op_kinds import kind_of, name_of
 from ..graph.trace import UserLines, aten_graph, without_saved_tensors
 from ..regions.open_calls import inline_library_calls
 
-# A mask's number may be -1e9. Beside it, a logarithm in float32 does not hold the number of keys of a row that keeps
-# none. Beside this one, which float16 has, too, it does: to 0.004. Weights of masked keys are 0 in all other rows.
+# What is filled in for a mask's number, such as -1e9. In a row that keeps no key, the logarithm is that number plus
+# log n, for n keys. In float32, -1e9 + log n is -1e9, and n is lost; -65504 + log n is right to 0.004. float16 has this
+# number, too. In all other rows the weights of masked keys are 0 either way.
 LEAST_SCORE = -65504.0
 FILLS, NUMBERS = ("masked_fill", "where"), ("full", "full_like", "new_full", "scalar_tensor")
-PRODUCTS = ("mm", "bmm", "matmul", "baddbmm", "einsum")
 SOFTMAXES = frozenset({"softmax", "_softmax", "_safe_softmax"})
 
 
@@ -228,7 +228,7 @@ def may_hide(cut: AttentionCut) -> bool:
 
 
 def _products(order: Sequence[fx.Node]) -> list[fx.Node]:
-    return [n for n in order if name_of(n) in PRODUCTS]
+    return [n for n in order if kind_of(n) == "contraction"]
 
 
 def _is_low(number: object) -> bool:

@@ -28,7 +28,7 @@ Keys = list[torch.Tensor]  # the tensors that belong to keys, in the order of th
 Gradients = list[torch.Tensor | None]
 Merge = Callable[..., Any]  # of tensors, which gives tensors
 
-# From here on a logarithm does not hold the number of keys beside a score: its last place is above 32.
+# Numbers of this size are 32 or more apart: such a score plus the logarithm of the number of keys is the score.
 HIDDEN = {torch.float32: -(2.0**28), torch.float64: -(2.0**57)}
 LEAST_TO_FUSE = 1 << 20  # elements of an output: fewer are merged in the time of some launches
 MOST_KERNELS = 32  # for tensors of one kind each: parts whose lengths change from call to call are merged call by call
@@ -186,7 +186,7 @@ def _sent(shards: Shards, travelling: Keys, own: Keys, coming_host: int) -> tupl
 def _added(found: torch.Tensor, came: torch.Tensor, dtype: torch.dtype, left: int) -> torch.Tensor:
     """What came, with what was found here. dtype: of the keys. left: how often more is added."""
     if left:
-        return (came if came.dtype == _wide_dtype(came) else _wide(came)).add_(found)
+        return came.to(_wide_dtype(came)).add_(found)
     total = came.add_(found)  # of two halves it is rounded once, as their sum in float32 would be
     return total.to(dtype) if dtype.itemsize < total.itemsize else total
 
@@ -263,11 +263,8 @@ _JOINED = {(again, dtype): partial(_joined, again, dtype) for again in (False, T
 
 def _fused(function: Merge, tensors: list[torch.Tensor]) -> Any:
     """What a function of the tensors gives, as it is run on their kind of device."""
-    return FUSED_ON.get(tensors[0].device.type, _call_by_call)(function, tensors)
-
-
-def _call_by_call(function: Merge, tensors: list[torch.Tensor]) -> Any:
-    return function(*tensors)
+    run = FUSED_ON.get(tensors[0].device.type)
+    return run(function, tensors) if run else function(*tensors)
 
 
 def _by_one_kernel(function: Merge, tensors: list[torch.Tensor]) -> Any:

@@ -200,6 +200,7 @@ def _trace(function: Call, fakes: Sequence[torch.Tensor]) -> Traced:
 @dataclass
 class SharedAttention:
     """An attention for tensors of one kind. parts: for each number of keys that are there at once, who computes them.
+    ends: what is beside the keys, once it was asked for. hides: whether scores may be as low as a mask's number.
 
     Lengths of keys may differ from rank to rank, so parts are made as they come.
     """
@@ -210,7 +211,7 @@ class SharedAttention:
     law: Proved
     parts: dict[tuple[int, ...], PartState] = field(default_factory=dict)
     ends: tuple[Call, Call | None] | None = None
-    hides: bool | None = None
+    hides: bool = False
 
     def part(self, tensors: Sequence[torch.Tensor]) -> PartState:
         """Who computes the state of these keys."""
@@ -224,14 +225,8 @@ class SharedAttention:
         """From tensors and merged values the result; from tensors the scores of sinks, if there are any."""
         if self.ends is None:
             cut = self._cut(tensors)
-            self.ends = rest_graph(cut), sinks_graph(cut)
+            self.ends, self.hides = (rest_graph(cut), sinks_graph(cut)), may_hide(cut)
         return self.ends
-
-    def may_hide(self, tensors: Sequence[torch.Tensor]) -> bool:
-        """Whether scores may be as low as a mask's number: the graph has one, or adds a tensor that may hold one."""
-        if self.hides is None:
-            self.hides = may_hide(self._cut(tensors))
-        return self.hides
 
     def _cut(self, tensors: Sequence[torch.Tensor]) -> AttentionCut:
         found = apart_from_sinks(_trace(self.function, _fakes(tensors)), [*self.sides.keys])
@@ -266,7 +261,7 @@ class Run:
     ) -> Gradients:
         """The gradients of the needed tensors."""
         numbers = [*self.attention.sides.keys]
-        if self.attention.may_hide(tensors):  # a weight of exp(s - L) is 1 there instead of one over the number of keys
+        if self.attention.hides:  # a weight of exp(s - L) is 1 there instead of one over the number of keys
             count = sum(map(sum, self.shards.lengths))
             grad = torch.where(hidden(whole.logsumexp), (grad / max(1, count)).to(grad.dtype), grad)
 
@@ -293,7 +288,6 @@ class _Merged(torch.autograd.Function):
     def forward(ctx: Any, run: Run, *tensors: torch.Tensor) -> torch.Tensor:
         whole = run.forward(tensors)
         if any(ctx.needs_input_grad):
-            run.attention.may_hide(tensors)  # read from the graph here: a backward runs outside of autocast
             ctx.run = run
             ctx.save_for_backward(*whole, *tensors)
         return whole.output

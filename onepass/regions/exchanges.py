@@ -1,8 +1,8 @@
 """What runs while ranks exchange tensors, in a graph with functional collectives.
 
-An exchange starts by one call, and another call waits for its result. Regions of which one could start before the
-other's exchange has ended are not joined; and exchanges start as early, and are waited for as late, as the graph
-allows. Invariant: the same calls on the same values, in an order that is the same on all ranks. Example: in a ring
+An exchange starts by one call, and another call waits for its result. Two regions are not joined if one can start while
+the other still waits for an exchange. Exchanges start as early, and are waited for as late, as the graph allows.
+Invariant: the same calls on the same values, in an order that is the same on all ranks. Example: in a ring
 written by hand, the kernel for a rank's own keys runs while the next keys arrive.
 """
 
@@ -84,11 +84,11 @@ class _Order:
             self._append(self._starts.pop(0))
         self._append(node)
 
-    def _is_ready(self, start: fx.Node) -> bool:
-        """Whether nothing but views is missing for the start."""
-        if start in self._done:
+    def _is_ready(self, node: fx.Node) -> bool:
+        """Whether nothing but views is missing for the node."""
+        if node in self._done:
             return True
-        missing = [n for n in start.all_input_nodes if n not in self._done]
+        missing = [n for n in node.all_input_nodes if n not in self._done]
         return all(n in self._inside and kind_of(n) == "view" and self._is_ready(n) for n in missing)
 
     def _append(self, node: fx.Node) -> None:

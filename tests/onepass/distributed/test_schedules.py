@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from onepass.distributed import schedules
 from onepass.distributed.schedules import SCHEDULES, Shards, Sum, backward, forward
 from onepass.states import State
 from tests.support.rank_threads import RankThread, group, in_threads
@@ -177,6 +178,30 @@ def test_gradients_of_halves_travel_as_they_are_and_come_home_rounded():
         keys = [half] * (hosts - 1)
         for dtype, sent in each_rank((hosts, 1), work).values():
             assert dtype == torch.bfloat16 and sorted(map(str, sent)) == sorted(map(str, keys + ways))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_what_inductor_makes_of_a_merge_is_the_merge(dtype):
+    """Rows without keys are 0; in rows that a mask's number hides, keys count alike. In halves it is done in place."""
+    torch.manual_seed(0)
+    outputs = [torch.randn(2, 3, 64, 16).bfloat16() for _ in range(2)]
+    totals = [torch.randn(2, 3, 64, 1) for _ in range(2)]
+    totals[0][:, :, 0] = totals[1][:, :, 1] = totals[0][:, :, 2] = totals[1][:, :, 2] = -torch.inf
+    totals[0][:, :, 3] = totals[1][:, :, 3] = -1e9
+    outputs[0][:, :, 0] = torch.nan
+    states = [State(x, total) for x, total in zip(outputs, totals, strict=True)]
+    first, share = outputs[0].clone(), torch.full((), 0.25)
+    given = [first, totals[0], *states[1], share]
+    again = dtype == torch.bfloat16
+    kernel = schedules._compiled(schedules._JOINED[again, dtype], given)
+    assert kernel is not schedules._JOINED[again, dtype], "Inductor failed"
+    output, total = kernel(*given)
+    right = schedules.merged_with(State(outputs[0].clone(), totals[0]), states[1], dtype, 0.25)
+    torch.testing.assert_close(output, right.output)
+    assert torch.equal(total, right.logsumexp) and not output.isnan().any() and (output[:, :, 2] == 0).all()
+    hidden = outputs[0][:, :, 3].float() / 4 + outputs[1][:, :, 3].float() * 3 / 4
+    torch.testing.assert_close(output[:, :, 3].float(), hidden, rtol=1e-2, atol=1e-2)
+    assert (output.data_ptr() == first.data_ptr()) == again
 
 
 def test_a_sum_keeps_what_it_was_given():
