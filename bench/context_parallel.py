@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import itertools
 import math
 import os
 import statistics
@@ -203,10 +204,13 @@ def by_rank(bench: Bench, problem: str, table: list, whole, grad, right) -> None
     if hosts > 1:
         shape = hosts, bench.arguments.ranks // hosts
         mesh, dims = init_device_mesh(bench.device.type, shape, mesh_dim_names=("host", "cp")), ("host", "cp")
-    for schedule in bench.arguments.schedules or [n for n, roles in SCHEDULES.items() if len(roles) == mesh.ndim]:
+    schedules = bench.arguments.schedules or [n for n, roles in SCHEDULES.items() if len(roles) == mesh.ndim]
+    for schedule, pieces in itertools.product(schedules, bench.arguments.pieces):
         call = onepass.context_parallel({"full": full, "causal": causal}[problem], mesh, dims, schedule=schedule,
-                                        together=True, libraries=False, **SHARED[problem])  # fmt: skip
-        measured(bench, table, schedule, problem, call, [*local, *positions], grad[:, :, mine], own)
+                                        pieces=pieces or None, together=True, libraries=False,
+                                        **SHARED[problem])  # fmt: skip
+        name = f"{schedule}, pieces {pieces}" if pieces else schedule
+        measured(bench, table, name, problem, call, [*local, *positions], grad[:, :, mine], own)
         notes = {part.why_not for known in call._known.values() for part in known.parts.values()}
         bench.say("  backward:", notes - {""} or "derived, with the given logarithms", *ran(call))
         if bench.on_gpu:
@@ -297,13 +301,13 @@ def work(rank: int, arguments: argparse.Namespace, folder: str, started: float) 
 def show(arguments: argparse.Namespace, table: list) -> None:
     print(f"\n{arguments.tokens} tokens, {arguments.heads} heads of {WIDTH}, {arguments.ranks} ranks")
     names = f"{'forward':>9} {'times':>6} {'step':>9} {'times':>6} {'GiB':>6} {'GiB':>6} error"
-    print(f"{'problem':8} {'contestant':18} {names}")
+    print(f"{'problem':8} {'contestant':24} {names}")
     ones = {row[0]: row for row in table if row[1] == "one GPU, onepass"}
     for problem, name, forward, step, memory, step_memory, said in table:
         one = ones.get(problem, (0, 0, forward, step))
         print(
-            f"{problem:8} {name:18} {forward:9.2f} {one[2] / forward:6.2f} {step:9.2f} {one[3] / step:6.2f} "
-            f"{memory:6.1f} {step_memory:6.1f} {said}",
+            f"{problem:8} {name:24} {forward:9.2f} {one[2] / forward:6.2f} {step:9.2f} {one[3] / step:6.2f} "
+            f"{memory:6.2f} {step_memory:6.2f} {said}",
             flush=True,
         )
 
@@ -318,6 +322,7 @@ def main() -> None:
     parser.add_argument("--problems", nargs="+", default=["full", "causal"])
     parser.add_argument("--hosts", type=int, default=1)
     parser.add_argument("--schedules", nargs="+", default=[])
+    parser.add_argument("--pieces", type=int, nargs="+", default=[0], help="0 lets onepass choose")
     parser.add_argument("--kernels", type=int, default=0, help="how many kernels of a step's profile are listed")
     parser.add_argument("--validate", action="store_true")
     parser.add_argument("--no-torch", dest="torch", action="store_false")

@@ -502,9 +502,9 @@ RANKS_LAYOUT = Message(
 RANKS_NO_HEADS = Message(
     "OP807",
     "ranks",
-    "context_parallel: no axis is proved to be one of heads that ranks can exchange: {reason}",
-    "take another schedule, such as ring; or let heads be an axis that all queries, keys and values have and that the "
-    "number of ranks divides, and keep what mixes heads outside of the function",
+    "context_parallel: no axis is proved to be one of heads that can be cut: {reason}",
+    "take another schedule, such as ring, without pieces=; or let heads be an axis that all queries, keys and values "
+    "have and that the number of ranks times that of pieces divides, and keep what mixes scores of heads outside",
 )
 
 ALL = {m.code: m for m in tuple(globals().values()) if isinstance(m, Message)}

@@ -8,8 +8,9 @@ the same at the same time, as with parts of equal work, so one of them stands fo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -17,8 +18,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..distributed.exchange import ALONE, Exchange, Message, Ranks
 from ..distributed.head_exchange import HeadExchange, Move
-from ..distributed.head_law import Heads
-from ..distributed.schedules import FUSED_ON, SCHEDULES, Gradients, Keys, Merge, Shards, Sum, backward, forward
+from ..distributed.laws.head_law import Heads
+from ..distributed.pieces import Pieces
+from ..distributed.schedules import FUSED_ON, SCHEDULES, Gradients, Merge, Shards
+from ..distributed.shared_attention import Run, Sides
 from ..states import State
 
 LAUNCH = 5e-6  # seconds of a kernel without bytes
@@ -142,8 +145,10 @@ class SimulatedTimes:
     waited: float
 
 
-def simulated(schedule: str, sizes: Sequence[int], task: Task, machine: Machine) -> SimulatedTimes:
-    """What a schedule takes. sizes: the number of ranks along each dim of the mesh, hosts first.
+def simulated(
+    schedule: str, sizes: Sequence[int], task: Task, machine: Machine, pieces: int = 1
+) -> SimulatedTimes:
+    """What a schedule takes. sizes: the number of ranks along each dim of the mesh, hosts first. pieces: of heads.
 
     Raises ValueError for heads that do not divide.
     """
@@ -151,71 +156,57 @@ def simulated(schedule: str, sizes: Sequence[int], task: Task, machine: Machine)
     clock = Clock(machine)
     operations = _OperationsTakeTime(clock)
     with operations, torch.device("meta"), patch.dict(FUSED_ON, meta=operations.as_one):
-        run = _Run(clock, task, ranks)
-        run.forward()
+        run, tensors = _run(clock, task, ranks, pieces)
+        whole = run.forward(tensors)
         forward, received = clock.now, clock.received
-        run.backward()
+        run.backward(tensors, [True] * len(tensors), whole, torch.empty_like(whole.output))
     return SimulatedTimes(forward, clock.now, received, clock.waited)
 
 
-class _Run:
-    """One step. The parts of queries and keys are equal, and so is the work of each pair of parts."""
+def _run(clock: Clock, task: Task, ranks: dict[str, int], count: int) -> tuple[Run, list[torch.Tensor]]:
+    """A call and its queries, keys and values. Parts of the sequence are equal, and so is the work of their pairs."""
+    ring, gather, swap = (ranks.get(role, 1) for role in ("ring", "gather", "heads"))
+    inside, parts = gather * swap, count * swap
+    if task.heads % parts or task.key_heads % parts:
+        raise ValueError(f"{task.heads} heads and {task.key_heads} of keys are not cut into {parts} equal parts")
+    length = task.tokens // (ring * inside)
+    of_ring = SimulatedRanks(None, 0, ring, clock=clock, stride=inside)
+    of_host, swapping = (
+        SimulatedRanks(None, 0, n, clock=clock, stride=1) if n > 1 else ALONE for n in (gather, swap)
+    )
+    shards = Shards(of_ring, of_host, [[length * swap] * gather] * ring, (2, 2))
+    heads, move = Heads(1, dict.fromkeys(range(3), 1)), Move(2, [length] * swap, 1)
+    exchange = HeadExchange(swapping, heads, dict.fromkeys(range(3), move), move) if swap > 1 else None
+    attention: Any = _Attention(clock, task)
+    run = Run(attention, attention, shards, Pieces(heads, count, exchange) if parts > 1 else Pieces())
+    drawn = [torch.empty(1, n, length, task.width, dtype=torch.bfloat16) for n in (task.heads, *[task.key_heads] * 2)]
+    return run, drawn
 
-    def __init__(self, clock: Clock, task: Task, ranks: dict[str, int]):
+
+class _Attention:
+    """Stands for an attention and for a part of it: its kernels let time pass."""
+
+    sides, hides, dtype = Sides({0: 2}, {1: 2, 2: 2}), False, torch.bfloat16
+
+    def __init__(self, clock: Clock, task: Task):
         self.clock, self.task = clock, task
-        ring, gather, self.swap = (ranks.get(role, 1) for role in ("ring", "gather", "heads"))
-        inside = gather * self.swap
-        if task.heads % self.swap or task.key_heads % self.swap:
-            raise ValueError(f"{self.swap} ranks do not divide {task.heads} heads and {task.key_heads} of keys")
-        self.heads = (task.heads, task.key_heads, task.key_heads)  # of queries, keys and values
-        self.part = task.tokens // (ring * inside)
-        of_ring = SimulatedRanks(None, 0, ring, clock=clock, stride=inside)
-        of_host = SimulatedRanks(None, 0, gather, clock=clock, stride=1) if gather > 1 else ALONE
-        lengths = [[self.part * self.swap] * gather] * ring
-        self.shards = Shards(of_ring, of_host, lengths, (2, 2))
-        self.swapping = SimulatedRanks(None, 0, self.swap, clock=clock, stride=1)
 
-    def forward(self) -> None:
-        """Queries, keys and values of all the rank's heads; then the result, brought home."""
-        self.q, *self.own = self._there([self._drawn(heads) for heads in self.heads])
-        self._home(forward(self.shards, self.own, self._state, dtype=torch.bfloat16).output, self.task.heads)
+    def part(self, tensors: Sequence[torch.Tensor]) -> _Attention:
+        return self
 
-    def backward(self) -> None:
-        """The gradients of the rank's queries, keys and values."""
-        (grad,) = self._there([self._drawn(self.task.heads)])
-        rest = Sum()
-        of_keys = backward(self.shards, self.own, self._gradients, rest)
-        of_query = rest.total[0]
-        assert grad.shape == of_query.shape
-        for x, heads in zip((of_query, *of_keys), self.heads, strict=True):
-            self._home(x.bfloat16(), heads)
+    def beside_keys(self, tensors: Sequence[torch.Tensor]) -> tuple[Callable, None]:
+        return lambda *given: given[-1], None
 
-    def _drawn(self, heads: int) -> torch.Tensor:
-        return torch.empty(1, heads, self.part, self.task.width, dtype=torch.bfloat16)
+    def state(self, tensors: Sequence[torch.Tensor]) -> State:
+        q, k, _ = tensors
+        self._kernel(q, k, self.task.forward)
+        return State(torch.empty_like(q), torch.empty(*q.shape[:3], 1, dtype=torch.float32))
 
-    def _exchange(self, tensors: Sequence[torch.Tensor]) -> HeadExchange:
-        lengths = [self.part] * self.swap
-        moves = {k: Move(2, lengths, 1) for k in range(len(tensors))}
-        return HeadExchange(self.swapping, Heads(1, dict.fromkeys(moves, 1)), moves, lengths)
+    def gradients(self, tensors: Sequence[torch.Tensor], needed: object, whole: State, grad: torch.Tensor) -> Gradients:
+        q, k, _ = tensors
+        assert grad.shape == q.shape == whole.output.shape
+        self._kernel(q, k, self.task.backward)
+        return [torch.empty_like(x) for x in tensors]
 
-    def _there(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        if self.swap == 1:
-            return list(tensors)
-        names = map(str, range(len(tensors)))
-        return [*self._exchange(tensors).there(dict(zip(names, tensors, strict=True))).values()]
-
-    def _home(self, x: torch.Tensor, heads: int) -> torch.Tensor:
-        assert x.shape[1] == heads // self.swap
-        return x if self.swap == 1 else self._exchange([x]).home(x, 2)
-
-    def _kernel(self, keys: Keys, of_a_pair: float) -> None:
-        heads, rows = self.q.shape[1:3]
-        self.clock.now += LAUNCH + heads * rows * keys[0].shape[2] * of_a_pair
-
-    def _state(self, keys: Keys) -> State:
-        self._kernel(keys, self.task.forward)
-        return State(torch.empty_like(self.q), torch.empty(*self.q.shape[:3], 1, dtype=torch.float32))
-
-    def _gradients(self, keys: Keys) -> tuple[Gradients, Gradients]:
-        self._kernel(keys, self.task.backward)
-        return [torch.empty_like(self.q)], [torch.empty_like(x) for x in keys]
+    def _kernel(self, q: torch.Tensor, k: torch.Tensor, of_a_pair: float) -> None:
+        self.clock.now += LAUNCH + q.shape[1] * q.shape[2] * k.shape[2] * of_a_pair

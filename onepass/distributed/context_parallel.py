@@ -21,11 +21,12 @@ from ..errors import InputError, Refusal
 from ..report.records import Report, as_seen
 from .exchange import ALONE, Ranks, Remembered, Unchanged, is_remembered, keep_newest
 from .head_exchange import HeadExchange, Move
-from .head_law import Heads
+from .laws.head_law import Heads
+from .pieces import Pieces
 from .placement import MeshDim, MeshDims, Placed
 from .schedules import SCHEDULES, Shards
 from .shared_attention import Proved, Run, SharedAttention, Sides, proved, proved_heads
-from .traffic import chosen, work_of
+from .traffic import RankWork, chosen, is_worth, most_pieces, work_of
 
 QUERIES, KEYS = {"q": -2}, {"k": -2, "v": -2}
 Table = list[list[list[int]]]  # by host and rank: the numbers of queries and keys, and that of integers
@@ -39,6 +40,7 @@ def context_parallel(
     queries: Mapping[str, int] | None = None,
     keys: Mapping[str, int] | None = None,
     schedule: str | None = None,
+    pieces: int | None = None,
     together: bool = False,
     **options: Any,
 ) -> ContextParallel:
@@ -53,6 +55,10 @@ def context_parallel(
     "two-level" or "two-level ulysses" for two; without it the one that is estimated to take less time. options: those
     of the backend.
 
+    pieces: how many parts the heads are computed in, one after the other. A rank holds the other ranks' data of a part
+    or two at a time, and what a part waits for runs beside the next one's kernels. Without it, parts that take 2 ms or
+    more by the estimate, and a single one where it is not proved that heads are computed apart.
+
     together: a promise that lengths of parts, and integers such as positions, change on all ranks in the same call, or
     on none; where integers change, they are other tensors, or torch counts the write (not one by a collective, NumPy or
     `x.data`). Then ranks ask each other only after a change, and the CPU of a rank does not wait for its GPU. Without
@@ -64,7 +70,7 @@ def context_parallel(
 
     Raises InputError for arguments that do not fit; Refusal, at the first call, for a function of which it is not
     proved that its states merge: one that reads places of keys, or reduces over keys in another way than by a softmax;
-    and by an exchange of heads for one that mixes heads, or whose heads the ranks do not divide.
+    and by an exchange of heads, or given pieces, for one that mixes heads, or whose heads these do not divide.
 
     In each of two processes, which torchrun started; docs/many_gpus.md has a whole program:
 
@@ -82,9 +88,20 @@ def context_parallel(
         fitting = ", ".join(name for name, roles in SCHEDULES.items() if len(roles) == len(dims.numbers))
         wanted = "two dims of the mesh, hosts first" if len(dims.numbers) == 1 else "one dim of the mesh"
         raise InputError(f"{schedule} takes {wanted}; dim={dim!r} goes with {fitting}")
+    if pieces is not None and (not isinstance(pieces, int) or pieces < 1):
+        raise InputError(f"pieces is a number from 1 on, not {pieces!r}")
     axes = dict(QUERIES if queries is None else queries), dict(KEYS if keys is None else keys)
     read = Options.read({"inner": "eager", **options})
-    return ContextParallel(function, dims, axes, schedule, read, together)
+    return ContextParallel(function, dims, axes, How(schedule, pieces, together), read)
+
+
+@dataclass(frozen=True)
+class How:
+    """What `context_parallel` was told of how ranks share."""
+
+    schedule: str | None = None
+    pieces: int | None = None
+    together: bool = False
 
 
 @dataclass(frozen=True)
@@ -140,11 +157,10 @@ class ContextParallel:
         function: Callable,
         dims: MeshDims,
         axes: tuple[dict[str, int], dict[str, int]],
-        schedule: str | None,
+        how: How,
         options: Options,
-        together: bool = False,
     ):
-        self.function, self.schedule, self.options, self.together = function, schedule, options, together
+        self.function, self.how, self.options = function, how, options
         self._dims, self._axes = dims, axes
         called = function.forward if isinstance(function, torch.nn.Module) else function
         self._signature = inspect.signature(called)
@@ -175,10 +191,12 @@ class ContextParallel:
         call = SharedCall(words, local, self._sides(local))
         numbers, call = self._numbers(call)
         table = [[[queries, keys] for queries, keys, _ in host] for host in numbers]
-        schedule = self.schedule or self._chosen(call, table)
-        remembered = self._unchanged.remembered((str(numbers), schedule))
-        result, axis = self._shared(call, table, schedule, remembered)
-        return placed.result(result, axis, sum(queries for host in table for queries, _ in host))
+        schedule = self.how.schedule or self._chosen(call, table)
+        count = self.how.pieces or self._piece_count(call, table, self._swapped(schedule))
+        remembered = self._unchanged.remembered((str(numbers), schedule, count))
+        run = self._run(call, table, schedule, count, remembered)
+        result = run([*call.tensors.values()])
+        return placed.result(result, run.attention.law.axis, sum(queries for host in table for queries, _ in host))
 
     def _numbers(self, call: SharedCall) -> tuple[Table, SharedCall]:
         """What each rank has: numbers of queries and keys, and one for its integers; and the call with copies of these.
@@ -186,7 +204,7 @@ class ContextParallel:
         With the promise, a rank knows what others have by what it has, and copies nothing.
         """
         device = next(iter(call.tensors.values())).device
-        if not self.together:
+        if not self.how.together:
             number, copies = self._unchanged.copies(call.integers)
             return self._dims.table((*call.lengths, number), device), call.with_tensors(copies)
         own = (*call.lengths, self._unchanged.of_objects(call.integers))
@@ -196,26 +214,27 @@ class ContextParallel:
         keep_newest(self._tables)
         return self._tables[own], call
 
-    def _shared(
-        self, call: SharedCall, table: Table, schedule: str, remembered: Remembered
-    ) -> tuple[torch.Tensor, int]:
-        """The result of this rank, and its axis of the queries."""
+    def _run(self, call: SharedCall, table: Table, schedule: str, count: int, remembered: Remembered) -> Run:
+        """How this call's schedule is run, in so many pieces. Raises Refusal where heads are not proved apart."""
         roles = SCHEDULES[schedule]
         ranks = dict(zip(roles, self._dims.ranks, strict=True))
-        ring, gather = (ranks.get(role, ALONE) for role in ("ring", "gather"))
-        exchange = None
+        ring, gather, swap = (ranks.get(role, ALONE) for role in ("ring", "gather", "heads"))
         if roles == ("ring",):
             table = [[own] for own in table[0]]
+        attention = of_a_piece = self._attention(call)
+        pieces = Pieces()
+        parts = count * swap.size
+        if parts > 1 or "heads" in ranks:
+            heads = self._heads_of(call, parts) or self._proved_heads(call, parts)
+            exchange = self._exchange(call, swap, heads, table[ring.rank]) if swap.size > 1 else None
+            pieces = Pieces(heads, count, exchange)
         if "heads" in ranks:
-            exchange = self._exchange(call, ranks["heads"], table[ring.rank], remembered)
-            call = replace(call, tensors=exchange.there(call.tensors))
             table = [[[sum(of_rank) for of_rank in zip(*host, strict=True)]] for host in table]
+        if parts > 1:
+            of_a_piece = self._attention(call, (parts, *table[ring.rank][gather.rank]))
         keys = [[length for _, length in host] for host in table]
-        attention = self._attention(call)
-        axis = attention.law.axis
-        run = Run(attention, Shards(ring, gather, keys, [*call.sides.keys.values()], remembered))
-        result = run([*call.tensors.values()])
-        return (result if exchange is None else exchange.home(result, axis)), axis
+        shards = Shards(ring, gather, keys, [*call.sides.keys.values()], remembered)
+        return Run(attention, of_a_piece, shards, pieces, [*call.integers])
 
     def _bound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         """The arguments that are no tensors, and the tensors by name, parameters and buffers of a module among them."""
@@ -249,49 +268,80 @@ class ContextParallel:
                 raise InputError(f"parts of one sequence have one length, and these have {lengths}")
         return sides
 
-    def _attention(self, call: SharedCall) -> SharedAttention:
-        """The graphs for tensors of this kind; the proof holds for all lengths."""
-        kind, general = (*call.kind, *(tuple(x.shape) for x in call.tensors.values())), call.general
+    def _attention(self, call: SharedCall, piece: tuple[int, ...] = ()) -> SharedAttention:
+        """The graphs for tensors of this kind, or for a piece of them; the proof holds for all lengths, and for pieces.
+
+        piece: the number of equal parts that heads are cut in, and its numbers of queries and keys.
+        """
+        kind = (*call.kind, *(tuple(x.shape) for x in call.tensors.values()), *piece)
         if kind not in self._known:
-            function, given = self._of_tensors(call.words, [*call.tensors]), [*call.tensors.values()]
-            if general not in self._laws:
-                self._laws[general] = proved(function, given, call.sides, [*call.tensors])
-            self._known[kind] = SharedAttention(function, call.sides, self.options, self._laws[general])
+            function = self._of_tensors(call.words, [*call.tensors])
+            self._known[kind] = SharedAttention(function, call.sides, self.options, self._law(call))
         return self._known[kind]
 
-    def _heads_of(self, call: SharedCall, ranks: int) -> Heads | None:
-        """What ranks may exchange; None if that is not proved."""
-        key = ranks, *call.general
+    def _law(self, call: SharedCall) -> Proved:
+        general = call.general
+        if general not in self._laws:
+            function, given = self._of_tensors(call.words, [*call.tensors]), [*call.tensors.values()]
+            self._laws[general] = proved(function, given, call.sides, [*call.tensors])
+        return self._laws[general]
+
+    def _heads_of(self, call: SharedCall, parts: int) -> Heads | None:
+        """What may be cut into equal parts; None if that is not proved."""
+        key = parts, *call.general
         if key not in self._heads:
             try:
-                self._heads[key] = self._proved_heads(call, ranks)
+                self._heads[key] = self._proved_heads(call, parts)
             except Refusal:
                 self._heads[key] = None
         return self._heads[key]
 
-    def _proved_heads(self, call: SharedCall, ranks: int) -> Heads:
+    def _proved_heads(self, call: SharedCall, parts: int) -> Heads:
         names = [*call.tensors]
-        return proved_heads(self._of_tensors(call.words, names), [*call.tensors.values()], call.sides, names, ranks)
+        function, place = self._of_tensors(call.words, names), self._law(call).place
+        return proved_heads(function, [*call.tensors.values()], call.sides, names, parts, place)
 
     def _exchange(
-        self, call: SharedCall, ranks: Ranks, lengths: Sequence[Sequence[int]], remembered: Remembered
+        self, call: SharedCall, ranks: Ranks, heads: Heads, lengths: Sequence[Sequence[int]]
     ) -> HeadExchange:
-        """That of heads for the sequence. lengths: of queries and keys of each of the ranks. Raises Refusal."""
-        heads = self._heads_of(call, ranks.size) or self._proved_heads(call, ranks.size)
+        """That of heads for the sequence. lengths: of queries and keys of each of the ranks."""
         queries, keys = zip(*lengths, strict=True)
         parts = ((call.sides.queries, queries), (call.sides.keys, keys))
         moves = {k: Move(axis, each, heads.axes.get(k)) for axes, each in parts for k, axis in axes.items()}
-        return HeadExchange(ranks, heads, moves, queries, remembered)
+        return HeadExchange(ranks, heads, moves, Move(heads.rows, queries, heads.axis))
 
     def _chosen(self, call: SharedCall, table: Table) -> str:
         """The schedule by the estimates of the longest parts, which all ranks know, so that they choose alike."""
         if self._dims.size == 1:
             return next(name for name, roles in SCHEDULES.items() if len(roles) == len(self._dims.ranks))
+        heads = self._heads_of(call, self._sizes[-1])
+        work = replace(self._work(call, table, heads), pieces=self.how.pieces or self._piece_count(call, table, 1))
+        return chosen(work, self._sizes, next(iter(call.tensors.values())).device)
+
+    def _piece_count(self, call: SharedCall, table: Table, swapped: int) -> int:
+        """The most pieces that are worth it and that heads can be cut in; all ranks find the same.
+
+        swapped: the number of ranks that exchange heads.
+        """
+        count = most_pieces(self._work(call, table, None), self._sizes)
+        while count > 1:
+            heads = self._heads_of(call, count * swapped)
+            if heads is not None and is_worth(self._work(call, table, heads), count):
+                break
+            count //= 2
+        return count
+
+    def _work(self, call: SharedCall, table: Table, heads: Heads | None) -> RankWork:
+        """Of the longest parts."""
         longest = tuple(max(each) for each in zip(*(own for host in table for own in host), strict=True))
-        heads = self._heads_of(call, self._dims.ranks[-1].size)
-        given = [*call.tensors.values()]
-        work = work_of(given, call.sides, longest, heads)
-        return chosen(work, [ranks.size for ranks in self._dims.ranks], given[0].device)
+        return work_of([*call.tensors.values()], call.sides, longest, heads)
+
+    def _swapped(self, schedule: str) -> int:
+        return dict(zip(SCHEDULES[schedule], self._sizes, strict=True)).get("heads", 1)
+
+    @property
+    def _sizes(self) -> list[int]:
+        return [ranks.size for ranks in self._dims.ranks]
 
     def _of_tensors(self, words: Mapping[str, Any], names: Sequence[str]) -> Callable[..., torch.Tensor]:
         """The function of the tensors alone, in the order of their names."""

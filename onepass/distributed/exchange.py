@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import count
 from math import prod
+from typing import TypeVar
 
 import torch
 from torch import distributed
@@ -21,6 +22,8 @@ from torch.distributed import ProcessGroup
 from ..lowering.masks.block_map import owner_of, version_of
 
 Message = tuple[torch.Tensor, int]  # and the rank in the group that it goes to, or comes from
+T = TypeVar("T")
+Steps = Generator[None, None, T]  # it pauses before it waits for an exchange that runs beside none of its own kernels
 
 
 @dataclass
@@ -111,19 +114,29 @@ def is_remembered(tensor: torch.Tensor, axis: int) -> bool:
 class Remembered:
     """Integers of other ranks, as they came in an earlier exchange. As the objects stay the same, so do maps of tiles.
 
-    All ranks have the same places in it, as all do the same: so what one does not send, no other waits for.
+    numbers: of those that are kept, among the tensors that are exchanged: ranks compared them, and `is_remembered`
+    holds. cut: those of which each piece of the work has a part of its own. All ranks have the same places in it, as
+    all do the same: so what one does not send, no other waits for.
     """
 
-    by_place: dict[Place, dict[int, torch.Tensor]] = field(default_factory=dict)
+    by_place: dict[tuple[Place, int | None], dict[int, torch.Tensor]] = field(default_factory=dict)
+    numbers: frozenset[int] = frozenset()
+    cut: frozenset[int] = frozenset()
+    piece: int = 0
+
+    def of(self, numbers: Collection[int], cut: Collection[int] = (), piece: int = 0) -> Remembered:
+        """The same memory, of these tensors and this piece."""
+        return replace(self, numbers=frozenset(numbers), cut=frozenset(cut), piece=piece)
 
     def known(self, place: Place) -> Mapping[int, torch.Tensor]:
         """Those of a place, by their number among the tensors that are exchanged."""
-        return self.by_place.get(place, {})
+        return {**self.by_place.get((place, None), {}), **self.by_place.get((place, self.piece), {})}
 
-    def keep(self, place: Place, tensors: Mapping[int, torch.Tensor], axes: Mapping[int, int]) -> None:
-        """Keeps the integers among the tensors of a place. axes: of the tokens, for each tensor."""
-        if place not in self.by_place:
-            self.by_place[place] = {k: x for k, x in tensors.items() if is_remembered(x, axes[k])}
+    def keep(self, place: Place, tensors: Mapping[int, torch.Tensor]) -> None:
+        """Keeps the integers among the tensors of a place."""
+        for piece, numbers in ((None, self.numbers - self.cut), (self.piece, self.numbers & self.cut)):
+            kept = {k: x for k, x in tensors.items() if k in numbers}
+            self.by_place.setdefault((place, piece), kept)
 
 
 class Unchanged:

@@ -31,7 +31,7 @@ from ..runtime.runner import ExecutorError
 from ..runtime.training_runners import BackwardRunner
 from ..states import State
 from ..training.plans import Training, training
-from .attention_cut import AttentionCut, state_graph, weighted_graph
+from .laws.attention_cut import AttentionCut, state_graph, weighted_graph
 
 _LOCK = lock()
 _RUNNERS: dict[tuple[str, tuple[bool, ...], tuple[bool, ...]], GivenRunner] = registered({}, "runners", _LOCK)

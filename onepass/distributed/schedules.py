@@ -8,7 +8,7 @@ hosts {0, 1} and {2, 3}, rank 0 sees the keys of 0, 1, 2 and 3, and gets those o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -22,7 +22,7 @@ from ..egraph.forks import lock
 from ..lowering.tiled.compiled_tiles import compiled_graph, in_a_thread
 from ..process_state import registered
 from ..states import State
-from .exchange import Exchange, Place, Ranks, Remembered
+from .exchange import Exchange, Ranks, Remembered, Steps
 
 Keys = list[torch.Tensor]  # the tensors that belong to keys, in the order of their arguments
 Gradients = list[torch.Tensor | None]
@@ -72,9 +72,9 @@ class Shards:
         """The same of some of the tensors."""
         return replace(self, axes=[self.axes[k] for k in kept])
 
-    def keep(self, place: Place, keys: Keys) -> None:
-        """Remembers what came from there and will not be sent again."""
-        self.remembered.keep(place, dict(enumerate(keys)), dict(enumerate(self.axes)))
+    def of_piece(self, numbers: Collection[int], cut: Collection[int], piece: int) -> Shards:
+        """Those of a piece of the work. numbers, cut: of the keys' tensors, as `Remembered` has them."""
+        return replace(self, remembered=self.remembered.of(numbers, cut, piece))
 
 
 def forward(
@@ -100,8 +100,10 @@ def forward(
 
 def backward(
     shards: Shards, own: Keys, gradients_of: Callable[[Keys], tuple[Gradients, Gradients]], rest: Sum
-) -> Gradients:
+) -> Steps[Gradients]:
     """The whole gradients of the own keys; those of what does not belong to keys are added to the rest.
+
+    It pauses before it waits for gradients while none of its kernels is left to run beside them.
 
     gradients_of: the rest's and the keys', as far as some keys are concerned. Sums of those of keys are in float32. On
     the way home, what one rank found goes as it is, and a whole sum is rounded as the keys are: the bits are the same.
@@ -115,7 +117,7 @@ def backward(
             rest.add(others)
             found.append(of_keys)
         needed = [k for k, x in enumerate(found[0]) if x is not None]
-        here, travelling = shards.only(needed), _of_host(shards, host, needed, found)
+        here, travelling = shards.only(needed), (yield from _of_host(shards, host, needed, found))
         if under_way is not None:
             under_way[0].wait()
             travelling = [_added(x, y, own[k].dtype, left) for k, x, y in zip(needed, travelling, under_way[1])]
@@ -123,13 +125,14 @@ def backward(
         if ring.size > 1 and needed:
             under_way = _sent(here, travelling, [own[k] for k in needed], (host - 1) % ring.size)
     if under_way is not None:
+        yield
         under_way[0].wait()
         travelling = under_way[1]
     by_place = dict(zip(needed, travelling, strict=True))
     return [by_place.get(k) for k in range(len(own))]
 
 
-def _of_host(shards: Shards, host: int, needed: Sequence[int], found: Sequence[Gradients]) -> Keys:
+def _of_host(shards: Shards, host: int, needed: Sequence[int], found: Sequence[Gradients]) -> Steps[Keys]:
     """The gradients of this rank's keys of a host, with what the ranks of this one found of them.
 
     found: of these keys, as they are, and of those of the others, if there are any.
@@ -138,7 +141,7 @@ def _of_host(shards: Shards, host: int, needed: Sequence[int], found: Sequence[G
     if len(found) == 1:
         return mine
     mine = [_wide(x) for x in mine]
-    _add_what_others_found(shards.only(needed), host, mine, [_wide(found[1][k]) for k in needed])
+    yield from _add_what_others_found(shards.only(needed), host, mine, [_wide(found[1][k]) for k in needed])
     return mine
 
 
@@ -155,7 +158,7 @@ def _passed(shards: Shards, own: Keys) -> Iterator[tuple[int, Keys]]:
         yield host, keys
         exchange.wait()
         host, keys = following, [known.get(k, x) for k, x in enumerate(coming)]
-        shards.keep(place, keys)
+        shards.remembered.keep(place, dict(enumerate(keys)))
     yield host, keys
 
 
@@ -172,7 +175,7 @@ def _gathered(shards: Shards, keys: Keys, host: int) -> Iterator[Keys]:
         exchange.wait()
         parts = dict(zip(moved, zip(*coming, strict=True), strict=True))
         joined = [known[k] if k in known else torch.cat(parts[k], axis) for k, axis in enumerate(shards.axes)]
-        shards.keep(place, joined)
+        shards.remembered.keep(place, dict(enumerate(joined)))
         yield joined
 
 
@@ -191,14 +194,17 @@ def _added(found: torch.Tensor, came: torch.Tensor, dtype: torch.dtype, left: in
     return total.to(dtype) if dtype.itemsize < total.itemsize else total
 
 
-def _add_what_others_found(shards: Shards, host: int, mine: Keys, theirs: Keys) -> None:
+def _add_what_others_found(shards: Shards, host: int, mine: Keys, theirs: Keys) -> Steps[None]:
     """Sends each rank of the host the gradients of its keys, and adds what comes to the own ones, in a fixed order."""
     ranks = shards.gather
     lengths = [shards.lengths[host][other] for other in ranks.others]
     parts = [x.split(lengths, axis) for x, axis in zip(theirs, shards.axes, strict=True)]
     sends = [(part[n], other) for n, other in enumerate(ranks.others) for part in parts]
     back = [[torch.empty_like(x) for x in mine] for _ in ranks.others]
-    ranks.start(sends, [(x, other) for other, found in zip(ranks.others, back, strict=True) for x in found]).wait()
+    receives = [(x, other) for other, found in zip(ranks.others, back, strict=True) for x in found]
+    exchange = ranks.start(sends, receives)
+    yield
+    exchange.wait()
     for found in back:
         for total, x in zip(mine, found, strict=True):
             total.add_(x)

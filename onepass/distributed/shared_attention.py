@@ -6,8 +6,8 @@ of this rank's queries and keys. Example: `SharedAttention.of(function, kinds, s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -23,7 +23,8 @@ from ..graph.nodes import where_of
 from ..graph.trace import from_aten_graph
 from ..states import State
 from ..translate.translate import Captured, translate
-from .attention_cut import (
+from .exchange import Remembered, Steps
+from .laws.attention_cut import (
     AttentionCut,
     Traced,
     apart_from_sinks,
@@ -33,9 +34,10 @@ from .attention_cut import (
     sinks_graph,
     traced,
 )
-from .head_law import Heads, independent_heads, same_at_other_sizes
-from .merge_law import require_merge, require_rows
+from .laws.head_law import Heads, independent_heads, same_at_other_sizes
+from .laws.merge_law import require_merge, require_rows
 from .part_state import PartState, sink_gradients, sink_state
+from .pieces import Joined, JoinedGradients, Pieces, interleaved
 from .schedules import Gradients, Keys, Shards, Sum, backward, forward, hidden
 
 # For the proof, of queries and keys: long, and no other size is likely to be one of them. Terms that are the same at
@@ -152,22 +154,35 @@ def _require_any_length(one: Captured, other: Captured, where: str) -> None:
 
 
 def proved_heads(
-    function: Call, tensors: Sequence[torch.Tensor], sides: Sides, names: Sequence[str], ranks: int
+    function: Call, tensors: Sequence[torch.Tensor], sides: Sides, names: Sequence[str], parts: int, place: int
 ) -> Heads:
-    """The axes that ranks may exchange for the sequence's. Raises Refusal if none is proved to be independent."""
+    """The axes along which the attention may be cut into equal parts. place: of the cut, as it was proved.
+
+    Raises Refusal if it is proved of no axis that it is computed element by element.
+    """
     given = sides.with_lengths(_fakes(tensors))
     try:
-        found = _trace(function, given)
-        whole, _ = _terms(found, found.result, {}, names)
-        for heads in independent_heads(whole, sides.queries, sides.keys, ranks):
-            fewer = _trace(function, heads.cut(given, 0, ranks))
+        whole, queries = _weighted_values(function, given, sides, names, place)
+        rows = require_rows(whole, queries)
+        for heads in independent_heads(whole, sides.queries, sides.keys, parts):
+            fewer, _ = _weighted_values(function, heads.cut(given, 0, parts), sides, names, place)
             dim = whole.order[heads.axis]
-            if same_at_other_sizes(whole, _terms(fewer, fewer.result, {}, names)[0], {dim: int(dim.size) // ranks}):
-                return heads
+            if same_at_other_sizes(whole, fewer, {dim: int(dim.size) // parts}):
+                return replace(heads, rows=rows)
     except CANNOT_RUN as error:
         reason = f"the function does not run at other sizes ({_first_line(error)})"
         raise Refusal(messages.RANKS_NO_HEADS, reason=reason) from error
     raise Refusal(messages.RANKS_NO_HEADS, reason="with fewer of them it is another function")
+
+
+def _weighted_values(
+    function: Call, fakes: Sequence[torch.Tensor], sides: Sides, names: Sequence[str], place: int
+) -> tuple[Captured, dict[str, int]]:
+    """What is merged, as terms, with its sinks; and the axes of queries. place: of the cut."""
+    found = _trace(function, fakes)
+    apart = apart_from_sinks(found, [*sides.keys])
+    mean = list(cuts(apart, [*sides.keys]))[place].mean
+    return _terms(found, apart.written.get(mean, mean), sides.queries, names)
 
 
 def require_layout(cut: AttentionCut) -> None:
@@ -235,10 +250,14 @@ class SharedAttention:
 
 @dataclass(frozen=True)
 class Run:
-    """One call: the attention, and how keys come by."""
+    """One call. attention: of all that this rank gives. of_a_piece: of what it computes at once, once that is there.
+    shards: how keys come by. integers: the tensors, by number, that ranks compared."""
 
     attention: SharedAttention
+    of_a_piece: SharedAttention
     shards: Shards
+    pieces: Pieces
+    integers: Collection[int] = ()
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         """The rank's share of the result."""
@@ -247,40 +266,102 @@ class Run:
 
     def forward(self, tensors: Sequence[torch.Tensor]) -> State:
         """The state of all keys and of sinks. Its output has the dtype that the attention gives."""
+        axis = 0 if self.pieces.heads is None else self.pieces.heads.axis
+        joined = Joined(axis), Joined(axis)
+        interleaved(self._state(tensors, piece, joined) for piece in range(self.pieces.count))
+        output, total = (each.whole for each in joined)
+        assert output is not None and total is not None
+        return State(output, total)
+
+    def _state(self, tensors: Sequence[torch.Tensor], piece: int, joined: tuple[Joined, Joined]) -> Steps[None]:
+        """Joins what a piece gives to what others gave."""
+        given, exchange = self.pieces.of_tensors(tensors, piece), self.pieces.exchange
+        if exchange is not None:
+            given, _ = yield from exchange.there(given, self._remembered(piece))
+        given = _with_gradients_of(tensors, given)
 
         def state_of(keys: Keys) -> State:
-            given = self.attention.sides.with_keys(tensors, keys)
-            return self.attention.part(given).state(given)
+            own = self._sides.with_keys(given, keys)
+            return self.of_a_piece.part(own).state(own)
 
-        _, sinks = self.attention.beside_keys(tensors)
-        first = None if sinks is None else sink_state(sinks, tensors)
-        return forward(self.shards, self._own(tensors), state_of, first, self.attention.part(tensors).dtype)
+        _, sinks = self.of_a_piece.beside_keys(given)
+        first = None if sinks is None else sink_state(sinks, given)
+        dtype = self.of_a_piece.part(given).dtype
+        found: Sequence[torch.Tensor] = forward(self._shards(piece), self._own(given), state_of, first, dtype)
+        if exchange is not None:
+            found = yield from exchange.home(found)
+        for part, each in zip(found, joined, strict=True):
+            each.put(part, piece, self.pieces.count, part.dtype)
 
     def backward(
         self, tensors: Sequence[torch.Tensor], needed: Sequence[bool], whole: State, grad: torch.Tensor
     ) -> Gradients:
         """The gradients of the needed tensors."""
-        numbers = [*self.attention.sides.keys]
-        if self.attention.hides:  # a weight of exp(s - L) is 1 there instead of one over the number of keys
+        joined = JoinedGradients(self.pieces, tensors)
+        outputs = (*whole, grad)
+        interleaved(self._gradients(tensors, needed, outputs, piece, joined) for piece in range(self.pieces.count))
+        return joined.all()
+
+    def _gradients(
+        self,
+        tensors: Sequence[torch.Tensor],
+        needed: Sequence[bool],
+        outputs: Sequence[torch.Tensor],
+        piece: int,
+        joined: JoinedGradients,
+    ) -> Steps[None]:
+        """Joins the gradients of a piece to those of others. outputs: the state of all keys, and the cotangent."""
+        given, exchange = self.pieces.of_tensors(tensors, piece), self.pieces.exchange
+        beside = [self.pieces.of_output(x, piece) for x in outputs]
+        if exchange is not None:
+            given, beside = yield from exchange.there(given, self._remembered(piece), beside)
+        given = _with_gradients_of(tensors, given)
+        output, total, grad = beside
+        whole = State(output, total)
+        if self.of_a_piece.hides:  # a weight of exp(s - L) is 1 there instead of one over the number of keys
             count = sum(map(sum, self.shards.lengths))
-            grad = torch.where(hidden(whole.logsumexp), (grad / max(1, count)).to(grad.dtype), grad)
+            grad = torch.where(hidden(total), (grad / max(1, count)).to(grad.dtype), grad)
 
         def gradients_of(keys: Keys) -> tuple[Gradients, Gradients]:
-            given = self.attention.sides.with_keys(tensors, keys)
-            found = self.attention.part(given).gradients(given, needed, whole, grad)
-            return [None if k in numbers else x for k, x in enumerate(found)], [found[k] for k in numbers]
+            own = self._sides.with_keys(given, keys)
+            found = self.of_a_piece.part(own).gradients(own, needed, whole, grad)
+            others = [None if k in self._sides.keys else x for k, x in enumerate(found)]
+            return others, [found[k] for k in self._sides.keys]
 
-        rest, (_, sinks) = Sum(), self.attention.beside_keys(tensors)
+        rest, (_, sinks) = Sum(), self.of_a_piece.beside_keys(given)
         if sinks is not None:
-            rest.add(sink_gradients(sinks, tensors, needed, whole, grad))
-        own = backward(self.shards, self._own(tensors), gradients_of, rest)
-        found = self.attention.sides.with_keys(rest.total, own)
-        return [None if g is None else g.to(t.dtype) for g, t in zip(found, tensors, strict=True)]
+            rest.add(sink_gradients(sinks, given, needed, whole, grad))
+        of_keys = yield from backward(self._shards(piece), self._own(given), gradients_of, rest)
+        found: Gradients = self._sides.with_keys(rest.total, of_keys)
+        if exchange is not None:
+            rounded = [None if g is None else g.to(t.dtype) for g, t in zip(found, tensors, strict=True)]
+            found = yield from exchange.gradients_home(rounded)
+        joined.put(found, piece)
+
+    @property
+    def _sides(self) -> Sides:
+        return self.attention.sides
 
     def _own(self, tensors: Sequence[torch.Tensor]) -> Keys:
         """What is sent. A tensor without gradients stays the same object: maps of tiles are kept by objects."""
-        own = (tensors[number] for number in self.attention.sides.keys)
+        own = (tensors[number] for number in self._sides.keys)
         return [(x.detach() if x.requires_grad else x).contiguous() for x in own]
+
+    def _cut(self) -> Collection[int]:
+        return () if self.pieces.heads is None else self.pieces.heads.axes
+
+    def _remembered(self, piece: int) -> Remembered:
+        return self.shards.remembered.of(self.integers, self._cut(), piece)
+
+    def _shards(self, piece: int) -> Shards:
+        """Those of a piece, whose tensors are numbered among those of keys."""
+        of_keys = lambda numbers: [k for k, number in enumerate(self._sides.keys) if number in numbers]
+        return self.shards.of_piece(of_keys(self.integers), of_keys(self._cut()), piece)
+
+
+def _with_gradients_of(tensors: Sequence[torch.Tensor], parts: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The parts, said to have gradients as the tensors have; those that have none stay the same objects."""
+    return [p.detach().requires_grad_() if t.requires_grad else p for t, p in zip(tensors, parts, strict=True)]
 
 
 class _Merged(torch.autograd.Function):

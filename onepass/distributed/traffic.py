@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
+from math import log2, prod
 
 import torch
 
-from .head_law import Heads
+from .laws.head_law import Heads
+from .pieces import MOST_AT_ONCE
 from .schedules import SCHEDULES
 from .shared_attention import Sides
 
@@ -20,6 +21,9 @@ LINK = 2.0e11  # bytes a second that one GPU receives from another of its host: 
 NETWORK = 4.0e10  # bytes a second that one GPU receives from another host: an estimate for a network card of each
 PRODUCTS = 5.0e14  # operations a second of a fused attention in half precision: an estimate for Hopper
 START = 2.0e-5  # seconds of an exchange without any bytes
+SECONDS_OF_A_PIECE = 2.0e-3  # at least: its kernels keep all of a GPU busy, and their starts are short beside them
+MOST_PIECES = 16
+MOST_SENT_AGAIN = 0.25  # of the keys' bytes: what has no heads comes with each piece
 SHARE_OF_MEMORY = 8  # what a rank holds of others may take 1/8 of a GPU's memory
 
 
@@ -37,7 +41,7 @@ class RankWork:
     """Of a rank: bytes of its keys and values, and operations of its queries with them.
 
     cut: bytes that an exchange of heads cuts, of arguments and of the result; None if heads cannot be exchanged. whole:
-    bytes of arguments that every rank gets whole then, and of these, whole_keys.
+    bytes of arguments that every rank gets whole then, and of these, whole_keys. pieces: that heads are computed in.
     """
 
     keys: int
@@ -45,6 +49,7 @@ class RankWork:
     cut: int | None = None
     whole: int = 0
     whole_keys: int = 0
+    pieces: int = 1
 
 
 def estimates(work: RankWork, sizes: Sequence[int]) -> dict[str, TrafficEstimate]:
@@ -66,9 +71,22 @@ def _estimate(work: RankWork, ranks: dict[str, int], between: float) -> TrafficE
     received, held = passed + ring * inside, min(ring - 1, 2) * keys + 2 * inside
     if heads > 1:
         there = work.cut // heads * (heads - 1) + (heads - 1) * work.whole
-        received, held = received + there, held + work.cut + heads * work.whole
-        seconds += there / LINK + 2 * START
-    return TrafficEstimate(received, held, seconds)
+        received, held = received + there, held + min(work.pieces, MOST_AT_ONCE) * (work.cut + heads * work.whole)
+        seconds += there / LINK / work.pieces + 2 * START  # the first one's way there, and the last one's home
+    return TrafficEstimate(received, held // work.pieces, seconds)
+
+
+def most_pieces(work: RankWork, sizes: Sequence[int]) -> int:
+    """Of how many a rank's kernels take long enough: a power of 2. sizes: the number of ranks along each dim."""
+    seconds, ranks = work.operations * prod(sizes) / PRODUCTS, prod(sizes)
+    if ranks == 1 or seconds < 2 * SECONDS_OF_A_PIECE:
+        return 1
+    return min(MOST_PIECES, 1 << int(log2(seconds / SECONDS_OF_A_PIECE)))
+
+
+def is_worth(work: RankWork, pieces: int) -> bool:
+    """Whether little of what is sent has no heads."""
+    return work.whole_keys * (pieces - 1) <= MOST_SENT_AGAIN * work.keys
 
 
 def work_of(tensors: Sequence[torch.Tensor], sides: Sides, lengths: tuple[int, int], heads: Heads | None) -> RankWork:

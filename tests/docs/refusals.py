@@ -219,8 +219,8 @@ PROGRAMS = {
     messages.RANKS_LAYOUT: shared('torch.einsum("bhij,bhjd->bihd", torch.softmax(q @ k.mT, -1), v)'),
     messages.RANKS_NO_HEADS: Program(
         "def f(q, k, v):\n"
-        "    result = torch.softmax(q @ k.mT, -1) @ v\n"
-        "    return result - result.mean(1, keepdim=True)",
+        "    scores = q @ k.mT\n"
+        "    return torch.softmax(scores - scores.mean(1, keepdim=True), -1) @ v",
         by="heads",
     ),
 }

@@ -59,10 +59,12 @@ TABLE = {
     "onepass/graph_passes": "report graph regions translate compiler fusion training runtime",
     "onepass/api": "report graph regions translate compiler fusion runtime graph_passes",
     "onepass/integrations": "api",
-    "onepass/distributed": "report graph regions translate compiler training runtime graph_passes",
+    "onepass/distributed/laws": "graph regions translate compiler",
+    "onepass/distributed": "distributed/laws report graph regions translate compiler training runtime graph_passes",
     "onepass/testing": "report api",
     "onepass/tune": "report graph regions translate compiler fusion runtime graph_passes api",
-    "onepass/bench": "report graph regions translate compiler fusion runtime graph_passes api distributed",
+    "onepass/bench": "report graph regions translate compiler fusion runtime graph_passes api distributed/laws "
+    "distributed",
     "onepass/cli": "wording report graph regions translate compiler fusion runtime graph_passes api testing tune bench",
     "onepass": "report compiler api distributed cli testing runtime",  # doors
 }

@@ -68,7 +68,7 @@ def found_by(program: Program) -> list:
     if program.by == "ranks":
         return raised(proved, function, inputs, Sides({0: 2}, {1: 2, 2: 2}))
     if program.by == "heads":
-        return raised(proved_heads, function, inputs, Sides({0: 2}, {1: 2, 2: 2}), ["q", "k", "v"], 2)
+        return raised(proved_heads, function, inputs, Sides({0: 2}, {1: 2, 2: 2}), ["q", "k", "v"], 2, 0)
     return raised(lambda: translate(program_of(function, *inputs)))
 
 

@@ -41,3 +41,12 @@ def in_threads(function, places):
     with ThreadPoolExecutor(len(places)) as pool:
         waiting = [pool.submit(function, *place) for place in places]
         return [each.result() for each in waiting]
+
+
+def ended(steps):
+    """What a schedule gives that is never left waiting."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value

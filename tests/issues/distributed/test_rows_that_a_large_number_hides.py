@@ -9,7 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import init_device_mesh
 
 import onepass
-from onepass.distributed.attention_cut import LEAST_SCORE, traced
+from onepass.distributed.laws.attention_cut import LEAST_SCORE, traced
 from tests.support.processes import join_group, together
 
 RANKS, LENGTH = 3, 13

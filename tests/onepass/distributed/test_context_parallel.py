@@ -29,6 +29,10 @@ def causal(q, k, v, i, j):
     return torch.softmax((q @ k.mT / 3).masked_fill(j > i[:, None], -math.inf), -1) @ v
 
 
+def causal4(q, k, v, i, j):
+    return causal(q, k, v, i, j)
+
+
 def everything(q, k, v, i, j, a, b, slopes):
     """A causal window inside of documents a and b, softcap, ALiBi, two heads of queries for one of keys."""
     k, v = (x.repeat_interleave(2, 1) for x in (k, v))
@@ -75,9 +79,10 @@ def contiguous(ranks):
     return list(torch.arange(LENGTH).split(cuts))
 
 
-SIZES = {"everything": (1, 4, 2), "sinks": (1, 4, 2), "one_key_head": (1, 4, 1), "library": (2, 4, 2)}
+SIZES = {"causal4": (1, 4, 4), "everything": (1, 4, 2), "sinks": (1, 4, 2), "one_key_head": (1, 4, 1), "library": (2, 4, 2)}
 WANTED = {
     "causal": "i j",
+    "causal4": "i j",
     "everything": "i j a b slopes",
     "library": "seen",
     "sinks": "i j sinks",
@@ -107,6 +112,12 @@ CASES = {
     "everything, two-level of 4": (everything, "two-level", 4, contiguous),
     "everything, ulysses of 2": (everything, "ulysses", 2, contiguous),
     "sinks, ring of 2": (sinks, "ring", 2, lambda ranks: head_tail(LENGTH, ranks)),
+    "sinks, ring of 3 in 2 pieces": (sinks, "ring", 3, contiguous),
+    "everything, all-gather of 2 in 2 pieces": (everything, "all-gather", 2, contiguous),
+    "everything, two-level of 4 in 2 pieces": (everything, "two-level", 4, contiguous),
+    "causal of 4 heads, ulysses of 2 in 2 pieces": (causal4, "ulysses", 2, contiguous),
+    "causal of 4 heads, two-level ulysses of 4 in 2 pieces": (causal4, "two-level ulysses", 4, contiguous),
+    "one key head, ring of 2 in 4 pieces": (one_key_head, "ring", 2, contiguous),
     "sinks, two-level ulysses of 4": (sinks, "two-level ulysses", 4, lambda ranks: head_tail(LENGTH, ranks)),
     "one key head, ulysses of 4": (one_key_head, "ulysses", 4, contiguous),
 }
@@ -137,7 +148,9 @@ def of_case(name, rank, mesh):
     function, schedule, ranks, parts = CASES[name]
     own, sides, grad = local(function, parts(ranks), rank)
     dim = ("host", "cp") if str(schedule).startswith("two-level") else None
-    made = functools.partial(onepass.context_parallel, function, mesh, dim, schedule=schedule, strict=True, **sides)
+    pieces = int(name.split(" in ")[1].split()[0]) if " in " in name else None
+    how = {"schedule": schedule, "pieces": pieces, "strict": True}
+    made = functools.partial(onepass.context_parallel, function, mesh, dim, **how, **sides)
     call, together = made(deterministic=True), made(deterministic=True, together=True)
     found = stepped(call, own, grad)
     again = [stepped(each, own, grad) for each in (call, together, together)]
@@ -379,14 +392,56 @@ def test_an_argument_that_is_not_named_is_told(forgotten, told, mesh):
         onepass.context_parallel(causal, mesh, "cp", queries=sides[0], keys=sides[1])(**given)
 
 
-def test_what_mixes_heads_is_refused_by_an_exchange_of_heads_alone(mesh):
-    def mixed(q, k, v):
-        result = full(q, k, v)
-        return result - result.mean((0, 1), keepdim=True)
+def mixed(q, k, v):
+    scores = q @ k.mT / 3
+    return torch.softmax(scores - scores.mean((0, 1), keepdim=True), -1) @ v
 
+
+def test_what_mixes_heads_is_refused_where_heads_are_cut_alone(mesh):
     given = tensors("qkv")
-    with pytest.raises(Refusal, match="OP807"):
-        onepass.context_parallel(mixed, mesh, "cp", schedule="ulysses")(*given)
+    for how in ({"schedule": "ulysses"}, {"pieces": 2}):
+        with pytest.raises(Refusal, match="OP807"):
+            onepass.context_parallel(mixed, mesh, "cp", **how)(*given)
     for schedule, dim in ((None, "cp"), ("two-level", ("dp", "cp"))):
         call = onepass.context_parallel(mixed, mesh, dim, schedule=schedule)
         torch.testing.assert_close(call(*given), mixed(*given), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("pieces", [0, "many"])
+def test_a_number_of_pieces_is_one_or_more(pieces, mesh):
+    with pytest.raises(InputError, match="pieces is a number from 1 on"):
+        onepass.context_parallel(full, mesh, "cp", pieces=pieces)
+
+
+def gated(q, k, v, i, j, a, b, slopes, gate):
+    """What follows the attention reads all heads."""
+    result = everything(q, k, v, i, j, a, b, slopes)
+    return (result - result.mean(1, keepdim=True)) * gate
+
+
+@pytest.mark.parametrize("schedule", ["ring", "ulysses"])
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_pieces_are_joined(schedule, pieces, mesh):
+    """Forward, and gradients of what has heads and of what has none."""
+    whole = tensors_of("everything") | {"gate": torch.rand(1)}
+    sides = {"queries": {"q": 2, "i": 0, "a": 0}, "keys": {"k": 2, "v": 2, "j": 0, "b": 0}}
+    call = onepass.context_parallel(gated, mesh, "cp", schedule=schedule, pieces=pieces, strict=True, **sides)
+    given = {n: x.requires_grad_() for n, x in whole.items() if x.is_floating_point()}
+    right = exact_of(gated, whole, given)
+    result = call(**whole)
+    found = [result, *torch.autograd.grad(result, [*given.values()], cotangent(whole["q"]))]
+    for name, mine, expected in zip(("result", *given), found, right, strict=True):
+        torch.testing.assert_close(mine.double(), expected, rtol=1e-5, atol=1e-5, msg=f"{name} {{}}".format)
+    assert len({id(x) for known in call._known.values() for x in known.parts.values()}) == 1, "one part serves all"
+
+
+def exact_of(function, whole, given):
+    """The result and the gradients in float64, with rows without keys left out."""
+    wide = {n: x.detach().double().requires_grad_() if n in given else x for n, x in whole.items()}
+    alone = ~torch.isin(whole["a"], whole["b"])[:, None]
+    wide["a"] = wide["a"].where(~alone[:, 0], wide["b"])
+    kept = torch.where(alone, 0.0, 1.0)
+    attended = everything(*[wide[n] for n in whole if n != "gate"]) * kept
+    result = (attended - attended.mean(1, keepdim=True)) * wide["gate"]
+    wanted = [wide[n] for n in given]
+    return [result, *torch.autograd.grad(result, wanted, cotangent(whole["q"]).double())]

@@ -67,10 +67,20 @@ def test_few_tables_are_kept():
 
 
 def test_integers_are_kept_and_other_tensors_are_not():
-    given = {0: torch.ones(2, 3), 1: torch.arange(3), 2: torch.ones(2, 3, dtype=torch.bool)}
-    axes, remembered = {0: 1, 1: 0, 2: 1}, Remembered()
-    remembered.keep(("ring", 1), given, axes)
-    assert dict(remembered.known(("ring", 1))) == {1: given[1], 2: given[2]} and not remembered.known(("ring", 0))
+    given, place = {0: torch.ones(2, 3), 1: torch.arange(3), 2: torch.ones(2, 3, dtype=torch.bool)}, ("ring", 1)
+    remembered = Remembered().of({1, 2})
+    remembered.keep(place, given)
+    assert dict(remembered.known(place)) == {1: given[1], 2: given[2]} and not remembered.known(("ring", 0))
+
+
+def test_each_piece_keeps_its_part_of_what_has_heads_and_shares_the_rest():
+    memory, place = Remembered(), ("ring", 1)
+    positions, of_heads = torch.arange(3), [torch.arange(6).view(2, 3), torch.arange(6, 12).view(2, 3)]
+    pieces = [memory.of({1, 2}, cut={2, 4}, piece=piece) for piece in range(2)]
+    pieces[0].keep(place, {1: positions, 2: of_heads[0]})
+    assert dict(pieces[1].known(place)) == {1: positions}
+    pieces[1].keep(place, {1: positions, 2: of_heads[1]})
+    assert [pieces[k].known(place)[2] is of_heads[k] for k in range(2)] == [True, True]
 
 
 def test_all_ranks_say_the_same_of_parts_of_a_tensor():

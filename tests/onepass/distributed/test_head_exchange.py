@@ -1,11 +1,12 @@
-"""Heads go there and come home, for parts of any lengths; gradients take the reverse way."""
+"""Heads go there and come home, for parts of any lengths; gradients take the way home, too."""
 
 import pytest
 import torch
 
+from onepass.distributed.exchange import Remembered
 from onepass.distributed.head_exchange import HeadExchange, Move
-from onepass.distributed.head_law import Heads
-from tests.support.rank_threads import RankThread, group, in_threads
+from onepass.distributed.laws.head_law import Heads
+from tests.support.rank_threads import RankThread, ended, group, in_threads
 
 LENGTHS = {1: [5], 2: [3, 4], 3: [2, 5, 1]}
 HEADS = Heads(1, {0: 1, 2: 0})  # of the second axis of x, and of the only one of the slopes; y has no heads
@@ -38,34 +39,35 @@ def test_it_is_the_function_of_the_whole(ranks):
 
     def work(rank):
         moves = {0: Move(2, lengths, 1), 1: Move(0, lengths, None)}
-        exchange = HeadExchange(RankThread(post, rank, ranks), HEADS, moves, lengths)
-        own = {
-            "x": x.detach().split(lengths, 2)[rank].clone().requires_grad_(),
-            "y": y.detach().split(lengths)[rank].clone().requires_grad_(),
-            "slopes": slopes.detach().clone().requires_grad_(),
-        }
-        there = exchange.there(own)
-        assert there["x"].shape == (1, 6 // ranks, sum(lengths), 2) and len(there["slopes"]) == 6 // ranks
-        result = exchange.home(mix(**there), 2)
-        return result.detach(), torch.autograd.grad(result, [*own.values()], grad.split(lengths, 2)[rank])
+        exchange = HeadExchange(RankThread(post, rank, ranks), HEADS, moves, Move(2, lengths, 1))
+        own = [x.detach().split(lengths, 2)[rank], y.detach().split(lengths)[rank], slopes.detach()]
+        there, (of_result,) = ended(exchange.there(own, Remembered(), [grad.split(lengths, 2)[rank]]))
+        assert there[0].shape == (1, 6 // ranks, sum(lengths), 2) and len(there[2]) == 6 // ranks
+        there = [t.requires_grad_() for t in there]
+        result = mix(*there)
+        home = ended(exchange.home([result.detach()]))[0]
+        return home, ended(exchange.gradients_home(torch.autograd.grad(result, there, of_result)))
 
     found = in_threads(work, [(rank,) for rank in range(ranks)])
-    for rank, (result, (of_x, of_y, _)) in enumerate(found):
+    for rank, (result, (of_x, of_y, of_slopes)) in enumerate(found):
         torch.testing.assert_close(result, right.split(lengths, 2)[rank])
         torch.testing.assert_close(of_x, gradients[0].split(lengths, 2)[rank])
         torch.testing.assert_close(of_y, gradients[1].split(lengths)[rank])
-    torch.testing.assert_close(sum(of_slopes for _, (_, _, of_slopes) in found), gradients[2])
+        torch.testing.assert_close(of_slopes, gradients[2].chunk(ranks)[rank])
 
 
-def test_what_has_no_gradient_gets_none_and_truth_values_travel():
+def test_what_has_no_gradient_gets_none_and_truth_values_travel_once():
     post = group()
 
     def work(rank):
         moves = {0: Move(1, [2, 1], 0), 1: Move(0, [2, 1], None)}
-        exchange = HeadExchange(RankThread(post, rank, 2), Heads(0, {0: 0}), moves, [2, 1])
-        own = {"x": torch.full((2, 2 - rank), float(rank), requires_grad=True), "seen": torch.ones(2 - rank) > rank}
-        there = exchange.there(own)
-        assert there["x"].requires_grad and not there["seen"].requires_grad
-        return there["x"].tolist(), there["seen"].tolist()
+        exchange = HeadExchange(RankThread(post, rank, 2), Heads(0, {0: 0}), moves, Move(1, [2, 1], 0))
+        own, remembered = [torch.full((2, 2 - rank), float(rank)), torch.ones(2 - rank) > rank], Remembered().of({1})
+        (x, seen), _ = ended(exchange.there(own, remembered))
+        (_, again), _ = ended(exchange.there([own[0], ~own[1]], remembered))
+        of_x, none = ended(exchange.gradients_home([x, None]))
+        return x.tolist(), seen.tolist(), again is seen, of_x.tolist(), none
 
-    assert in_threads(work, [(0,), (1,)]) == [([[0.0, 0.0, 1.0]], [True, True, False])] * 2
+    found = in_threads(work, [(0,), (1,)])
+    assert [f[:3] for f in found] == [([[0.0, 0.0, 1.0]], [True, True, False], True)] * 2
+    assert [f[3:] for f in found] == [([[0.0, 0.0]] * 2, None), ([[1.0]] * 2, None)]

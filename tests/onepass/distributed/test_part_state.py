@@ -8,6 +8,7 @@ import torch
 import onepass
 from onepass.compiler.options import Options
 from onepass.distributed.exchange import ALONE
+from onepass.distributed.pieces import Pieces
 from onepass.distributed.part_state import PartState
 from onepass.distributed.schedules import Shards, merged_with
 from onepass.distributed.shared_attention import Run, SharedAttention, Sides, proved
@@ -99,7 +100,7 @@ def test_sinks_are_merged_once(sinks):
     gradients = torch.autograd.grad(right, [exact[k] for k in wanted], grad.double())
 
     attention = SharedAttention(with_sink, SIDES, Options.read({"inner": "eager"}), proved(with_sink, tensors, SIDES))
-    run = Run(attention, Shards(ALONE, ALONE, [[11]], [*SIDES.keys.values()]))
+    run = Run(attention, attention, Shards(ALONE, ALONE, [[11]], [*SIDES.keys.values()]), Pieces())
     result = run(tensors)
     torch.testing.assert_close(result.double(), right, rtol=1e-3, atol=1e-3)
     found = torch.autograd.grad(result, [tensors[k] for k in wanted], grad)

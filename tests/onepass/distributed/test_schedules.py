@@ -8,7 +8,7 @@ import torch
 from onepass.distributed import schedules
 from onepass.distributed.schedules import SCHEDULES, Shards, Sum, backward, forward
 from onepass.states import State
-from tests.support.rank_threads import RankThread, group, in_threads
+from tests.support.rank_threads import RankThread, ended, group, in_threads
 
 GRIDS = [(1, 1), (3, 1), (1, 3), (2, 2), (3, 2), (2, 3)]
 WIDTH = 2
@@ -93,7 +93,7 @@ def test_gradients_of_keys_come_home(grid):
             values, _ = keys
             return [torch.tensor(float(len(values))), None], [factor * values, None]
 
-        return backward(shards, own, gradients_of, rest), rest.total
+        return ended(backward(shards, own, gradients_of, rest)), rest.total
 
     ranks = grid[0] * grid[1]
     for place, (own, rest) in each_rank(grid, work).items():
@@ -111,7 +111,7 @@ def test_gradients_travel_in_float32(grid):
         first = shards.ring.rank == shards.gather.rank == 0
         value = 1.0 if first else 2.0**-9
         gradients_of = lambda keys: ([], [torch.full_like(keys[0], value, dtype=torch.bfloat16), None])
-        return backward(shards, own, gradients_of, Sum())[0]
+        return ended(backward(shards, own, gradients_of, Sum()))[0]
 
     found = each_rank(grid, work)
     assert all(torch.all(x == 1 + 2.0**-9 * (len(found) - 1)) for x in found.values())
@@ -135,7 +135,7 @@ def test_integers_are_exchanged_once(grid):
     def work(shards, own):
         sent, found = [], []
         own = [own[0], torch.arange(own[0].shape[0]) + 100 * (shards.ring.rank * 10 + shards.gather.rank)]
-        shards = replace(shards, axes=[0, 0])
+        shards = replace(shards, axes=[0, 0]).of_piece({1}, (), 0)
         for ranks in (shards.ring, shards.gather):
             listen(ranks, lambda sends: sent.extend(x.dtype for x, _ in sends))
 
@@ -151,7 +151,7 @@ def test_integers_are_exchanged_once(grid):
         first = torch.int64 in sent
         sent.clear()
         forward(shards, own, state_of)
-        backward(shards, own, gradients_of, Sum())
+        ended(backward(shards, own, gradients_of, Sum()))
         third = len(found) // 3
         same = all(x is y for x, y in zip(found[third:], found[:third] * 2, strict=True))
         return first, torch.int64 in sent, same, sorted(n for x in found[:third] for n in x.tolist())
@@ -170,7 +170,8 @@ def test_gradients_of_halves_travel_as_they_are_and_come_home_rounded():
         sent = []
         listen(shards.ring, lambda sends: sent.append({x.dtype for x, _ in sends}))
         own = [own[0].bfloat16()]
-        found = backward(replace(shards, axes=[0]), own, lambda keys: ([], [torch.ones_like(keys[0]) / 3]), Sum())
+        thirds = lambda keys: ([], [torch.ones_like(keys[0]) / 3])
+        found = ended(backward(replace(shards, axes=[0]), own, thirds, Sum()))
         return found[0].dtype, sent
 
     half, wide = {torch.bfloat16}, {torch.float32}

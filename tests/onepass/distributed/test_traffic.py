@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from onepass.distributed import traffic
-from onepass.distributed.head_law import Heads
+from onepass.distributed.laws.head_law import Heads
 from onepass.distributed.shared_attention import Sides
 from onepass.distributed.traffic import RankWork, chosen, estimates, work_of
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from onepass.distributed.attention_cut import (
+from onepass.distributed.laws.attention_cut import (
     apart_from_sinks,
     cuts,
     rest_graph,

@@ -13,13 +13,13 @@ from math import prod
 
 import torch
 
-from .. import messages
-from ..egraph.terms.index_simplify import simplify_index
-from ..egraph.terms.ops import const, make
-from ..egraph.terms.term import Dim, Tensor, Term
-from ..egraph.terms.traversal import rebuild, subterms
-from ..errors import Refusal
-from ..translate.translate import Captured
+from ... import messages
+from ...egraph.terms.index_simplify import simplify_index
+from ...egraph.terms.ops import const, make
+from ...egraph.terms.term import Dim, Tensor, Term
+from ...egraph.terms.traversal import rebuild, subterms
+from ...errors import Refusal
+from ...translate.translate import Captured
 from .merge_law import Along
 
 NumberedAxes = Mapping[int, int]  # of tensors by number: an axis, from 0
@@ -27,10 +27,14 @@ NumberedAxes = Mapping[int, int]  # of tensors by number: an axis, from 0
 
 @dataclass(frozen=True)
 class Heads:
-    """An axis of the result that is shared out, and the axis of each tensor, by number, that is cut with it."""
+    """An axis of what an attention gives that is shared out, and the axis of each tensor, by number, cut with it.
+
+    rows: the axis of the queries.
+    """
 
     axis: int
     axes: NumberedAxes
+    rows: int = -2
 
     def cut(self, tensors: list[torch.Tensor], rank: int, ranks: int, kept: Container[int] = ()) -> list[torch.Tensor]:
         """The tensors with one rank's heads, those in `kept` excepted."""
@@ -41,7 +45,7 @@ class Heads:
         return found
 
 
-def independent_heads(captured: Captured, queries: NumberedAxes, keys: NumberedAxes, ranks: int) -> list[Heads]:
+def independent_heads(captured: Captured, queries: NumberedAxes, keys: NumberedAxes, parts: int) -> list[Heads]:
     """Axes of the first result, the one that cuts most first. Raises Refusal if none is computed element by element.
 
     queries, keys: the tensors that are shared out by the sequence, with its axis.
@@ -53,7 +57,7 @@ def independent_heads(captured: Captured, queries: NumberedAxes, keys: NumberedA
         if queries.keys().isdisjoint(axes) or any(shared.get(k) == a for k, a in axes.items()):
             continue  # such as the columns of the values, and the sequence itself
         named = {captured.inputs[k].name: a for k, a in axes.items()}
-        reason = Along(dim, named, groups=True).broken(result.term) or _undivided(captured, axes, ranks)
+        reason = Along(dim, named, groups=True).broken(result.term) or _undivided(captured, dim, axes, parts)
         if reason:
             reasons.append(f"of axis {axis} of the result, {reason}")
         else:
@@ -77,12 +81,12 @@ def _axes_along(captured: Captured, dim: Dim) -> dict[int, int]:
     return axes
 
 
-def _undivided(captured: Captured, axes: NumberedAxes, ranks: int) -> str:
-    """Why the ranks cannot have an equal part each; "" if they can."""
-    for number, axis in axes.items():
-        tensor = captured.inputs[number]
-        if int(tensor.shape[axis]) % ranks:
-            return f"{tensor.name} has {tensor.shape[axis]}, which {ranks} ranks do not divide"
+def _undivided(captured: Captured, dim: Dim, axes: NumberedAxes, parts: int) -> str:
+    """Why they are not cut into equal parts; "" if they can be."""
+    sizes = {captured.inputs[number].name: int(captured.inputs[number].shape[axis]) for number, axis in axes.items()}
+    for name, size in {**sizes, "the result": int(dim.size)}.items():
+        if size % parts:
+            return f"{name} has {size}, which are not cut into {parts} equal parts"
     return ""
 
 

@@ -7,8 +7,8 @@ product; its state is (softmax(s, -1) @ v, logsumexp(s, -1)), and the gate follo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import inf
 
 import torch
@@ -16,12 +16,12 @@ from torch import fx
 from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
-from .. import messages
-from ..errors import Refusal
-from ..graph.nodes import value_of_node, where_of
-from ..graph.op_kinds import kind_of, name_of
-from ..graph.trace import UserLines, aten_graph, without_saved_tensors
-from ..regions.open_calls import inline_library_calls
+from ... import messages
+from ...errors import Refusal
+from ...graph.nodes import value_of_node, where_of
+from ...graph.op_kinds import kind_of, name_of
+from ...graph.trace import UserLines, aten_graph, without_saved_tensors
+from ...regions.open_calls import inline_library_calls
 
 # What is filled in for a mask's number, such as -1e9. In a row that keeps no key, the logarithm is that number plus
 # log n, for n keys. In float32, -1e9 + log n is -1e9, and n is lost; -65504 + log n is right to 0.004. float16 has this
@@ -35,13 +35,15 @@ SOFTMAXES = frozenset({"softmax", "_softmax", "_safe_softmax"})
 class Traced:
     """A function's ATen graph with one result; inputs: a placeholder for each tensor, in order.
 
-    sinks: scores of no key, which the softmax would have beside those of keys.
+    sinks: scores of no key, which the softmax would have beside those of keys. written: the nodes as they were with
+    sinks, by those without.
     """
 
     graph: fx.Graph
     inputs: tuple[fx.Node, ...]
     result: fx.Node
     sinks: fx.Node | None = None
+    written: Mapping[fx.Node, fx.Node] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,8 @@ def apart_from_sinks(traced: Traced, keys: Collection[int]) -> Traced:
             softmax.args = (found[0], *softmax.args[1:])
             for node in slices:
                 node.replace_all_uses_with(softmax)
-            return Traced(graph, inputs, softmax if result in slices else result, found[1])
+            written = {copy: node for node, copy in copies.items()}
+            return Traced(graph, inputs, softmax if result in slices else result, found[1], written)
     return traced
 
 

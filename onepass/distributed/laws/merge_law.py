@@ -12,19 +12,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 
-from .. import messages
-from ..compiler.assumptions import simplifying
-from ..egraph.calculus.reverse_mode import Result
-from ..egraph.calculus.saved import Mean, logarithms, means
-from ..egraph.derivation import ledger
-from ..egraph.derivation.normalize import Normaliser
-from ..egraph.terms.index_simplify import simplify_index
-from ..egraph.terms.ops import iota
-from ..egraph.terms.term import Dim, Term
-from ..egraph.terms.traversal import reduces, subterms
-from ..errors import Refusal
-from ..rules import SHIFT_FREE, SHIFTED_ONCE
-from ..translate.translate import Captured
+from ... import messages
+from ...compiler.assumptions import simplifying
+from ...egraph.calculus.reverse_mode import Result
+from ...egraph.calculus.saved import Mean, logarithms, means
+from ...egraph.derivation import ledger
+from ...egraph.derivation.normalize import Normaliser
+from ...egraph.terms.affine import affine, bounds, to_term
+from ...egraph.terms.index_simplify import simplify_index
+from ...egraph.terms.ops import iota
+from ...egraph.terms.term import Dim, Term
+from ...egraph.terms.traversal import reduces, subterms
+from ...errors import Refusal
+from ...rules import SHIFT_FREE, SHIFTED_ONCE
+from ...translate.translate import Captured
 
 Axes = Mapping[str, int]  # of tensors by name: the axis of the sequence, from 0
 
@@ -33,7 +34,8 @@ Axes = Mapping[str, int]  # of tensors by name: the axis of the sequence, from 0
 class Along:
     """Whether a term reads these tensors' elements at a dim by the dim alone, and depends on it in no other way.
 
-    axes: the tensors' axis along the dim. groups: a tensor may have one element for a group of the dim's elements.
+    axes: the tensors' axis along the dim. groups: a tensor may have one element for a group of the dim's elements, or
+    a group of elements for each.
     """
 
     dim: Dim
@@ -65,19 +67,29 @@ class Along:
         axis = self.axes.get(tensor.name)
         for number, index in enumerate(node.args):
             if number == axis:
-                if index is not self._place(int(tensor.shape[axis])):
+                if not self._is_place(index, int(tensor.shape[axis])):
                     return f"{tensor.name} is read at another place than its own"
             elif self.dim in index.dims:
                 where = "along another axis" if axis is not None else "and is not named as an argument of theirs"
                 return f"{tensor.name} is read by place {where}"
         return ""
 
-    def _place(self, length: int) -> Term | None:
-        """The index of a tensor with this many elements along the dim; None if they are not equal groups of it."""
+    def _is_place(self, index: Term, length: int) -> bool:
+        """Whether the index of a tensor with this many elements along the dim is the dim's place, or that of its group.
+
+        Example: of 4 heads in 2 groups, g * 2 + r is a place of group g, for r below 2.
+        """
         place, size = iota(self.dim), int(self.dim.size)
         if not self.groups:
-            return place
-        return None if size % length else simplify_index(place // (size // length))
+            return index is place
+        if not size % length:
+            return index is simplify_index(place // (size // length))
+        of_group, rest = length // size, affine(index)
+        others = ({atom: c for atom, c in rest[0].items() if atom is not place}, rest[1])
+        least, largest = bounds(to_term(others))
+        apart = all(self.dim not in atom.dims for atom in others[0])
+        inside = least is not None and largest is not None and 0 <= least and largest < of_group
+        return not length % size and rest[0].get(place) == of_group and apart and inside
 
 
 def require_merge(captured: Captured, keys: Axes, where: str = "") -> None:
