@@ -8,8 +8,10 @@ Example: `Pieces(Heads(1, {0: 1, 1: 1, 2: 1}), 4)` computes 16 heads of q, k and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import cache
 
 import torch
 
@@ -18,6 +20,7 @@ from .head_exchange import HeadExchange
 from .laws.head_law import Heads
 from .schedules import Gradients, Sum
 
+MOST_LANES = 2  # streams of a GPU: two kernels at once keep it busy, and each lane has memory of its own
 MOST_AT_ONCE = 3  # pieces: one whose heads come, one that is computed, one whose results go home
 
 
@@ -76,7 +79,7 @@ class JoinedGradients:
     joined: dict[int, Joined] = field(default_factory=dict)
     rest: Sum = field(default_factory=Sum)
 
-    def put(self, found: Gradients, piece: int) -> None:
+    def put(self, piece: int, found: Found) -> None:
         """Those of a piece."""
         axes = {} if self.pieces.heads is None else self.pieces.heads.axes
         for number, x in enumerate(found):
@@ -92,18 +95,73 @@ class JoinedGradients:
         return [None if g is None else g.to(t.dtype) for g, t in zip(whole, self.tensors, strict=True)]
 
 
-def interleaved(pieces: Iterable[Steps[None]]) -> None:
-    """Runs all pieces. While one waits for an exchange, those that came after it run, each up to where it waits.
+# In turn --------------------------------------------------------------------------------------------------------------
 
+Found = Sequence[torch.Tensor | None]  # what a piece gives
+Join = Callable[[int, Found], None]  # called with a piece's number
+
+
+def interleaved(pieces: Iterable[Steps[Found]], join: Join, device: torch.device, lanes: int = MOST_LANES) -> None:
+    """Runs all pieces and joins what they give. While one waits for an exchange, those behind it run up to their own.
+
+    lanes: on a GPU, how many streams the pieces take in turn. When the last blocks of a kernel leave multiprocessors
+    idle, those of another lane's kernel start there. Results are joined on the current stream, in the pieces' order.
     All ranks run the same pieces, so they start the same exchanges in the same order.
     """
-    waiting, running = iter(pieces), list[Steps[None]]()
-    while True:
-        following = next(waiting, None) if len(running) < MOST_AT_ONCE else None
-        running = [*([] if following is None else [following]), *running]
-        if not running:
-            return
-        running = [piece for piece in running if next(piece, ENDED) is not ENDED]
+    streams = _streams(device)[:lanes] if device.type == "cuda" and lanes > 1 else ()
+    given, running = enumerate(pieces), list[tuple[int, Steps[Found]]]()
+    with _beside(streams, device) as lane_of:
+        while True:
+            following = next(given, None) if len(running) < MOST_AT_ONCE else None
+            running = [*([] if following is None else [following]), *running]
+            if not running:
+                return
+            for number, piece in list(running):
+                with lane_of(number):
+                    found = _advanced(piece)
+                if found is not None:
+                    running.remove((number, piece))
+                    _joined(join, number, found, streams)
 
 
-ENDED = object()
+def _advanced(piece: Steps[Found]) -> Found | None:
+    """What the piece gives, if it ends before it waits again."""
+    try:
+        next(piece)
+    except StopIteration as end:
+        return end.value
+    return None
+
+
+def _joined(join: Join, number: int, found: Found, streams: Sequence[torch.cuda.Stream]) -> None:
+    if streams:
+        current = torch.cuda.current_stream(streams[0].device)
+        current.wait_stream(streams[number % len(streams)])
+        for x in found:
+            if x is not None:
+                x.record_stream(current)
+    join(number, found)
+
+
+@contextmanager
+def _beside(
+    streams: Sequence[torch.cuda.Stream], device: torch.device
+) -> Iterator[Callable[[int], AbstractContextManager]]:
+    """For a piece's number, a context in which its lane is the current stream. At the end nothing runs on lanes."""
+    if not streams:
+        yield lambda number: nullcontext()
+        return
+    current = torch.cuda.current_stream(device)
+    for stream in streams:
+        stream.wait_stream(current)
+    try:
+        yield lambda number: torch.cuda.stream(streams[number % len(streams)])
+    finally:
+        for stream in streams:
+            current.wait_stream(stream)
+
+
+@cache
+def _streams(device: torch.device) -> tuple[torch.cuda.Stream, ...]:
+    """The same ones in each call: what is made on a stream, such as maps of tiles, serves what runs on it later."""
+    return tuple(torch.cuda.Stream(device) for _ in range(MOST_LANES))

@@ -37,7 +37,7 @@ from .laws.attention_cut import (
 from .laws.head_law import Heads, independent_heads, same_at_other_sizes
 from .laws.merge_law import require_merge, require_rows
 from .part_state import PartState, sink_gradients, sink_state
-from .pieces import Joined, JoinedGradients, Pieces, interleaved
+from .pieces import MOST_LANES, Found, Joined, JoinedGradients, Pieces, interleaved
 from .schedules import Gradients, Keys, Shards, Sum, backward, forward, hidden
 
 # For the proof, of queries and keys: long, and no other size is likely to be one of them. Terms that are the same at
@@ -268,13 +268,20 @@ class Run:
         """The state of all keys and of sinks. Its output has the dtype that the attention gives."""
         axis = 0 if self.pieces.heads is None else self.pieces.heads.axis
         joined = Joined(axis), Joined(axis)
-        interleaved(self._state(tensors, piece, joined) for piece in range(self.pieces.count))
+
+        def join(piece: int, found: Found) -> None:
+            for part, each in zip(found, joined, strict=True):
+                assert part is not None
+                each.put(part, piece, self.pieces.count, part.dtype)
+
+        pieces = (self._state(tensors, piece) for piece in range(self.pieces.count))
+        interleaved(pieces, join, tensors[0].device, self._lanes)
         output, total = (each.whole for each in joined)
         assert output is not None and total is not None
         return State(output, total)
 
-    def _state(self, tensors: Sequence[torch.Tensor], piece: int, joined: tuple[Joined, Joined]) -> Steps[None]:
-        """Joins what a piece gives to what others gave."""
+    def _state(self, tensors: Sequence[torch.Tensor], piece: int) -> Steps[Found]:
+        """The state of all keys and sinks, of a piece."""
         given, exchange = self.pieces.of_tensors(tensors, piece), self.pieces.exchange
         if exchange is not None:
             given, _ = yield from exchange.there(given, self._remembered(piece))
@@ -288,29 +295,21 @@ class Run:
         first = None if sinks is None else sink_state(sinks, given)
         dtype = self.of_a_piece.part(given).dtype
         found: Sequence[torch.Tensor] = forward(self._shards(piece), self._own(given), state_of, first, dtype)
-        if exchange is not None:
-            found = yield from exchange.home(found)
-        for part, each in zip(found, joined, strict=True):
-            each.put(part, piece, self.pieces.count, part.dtype)
+        return found if exchange is None else (yield from exchange.home(found))
 
     def backward(
         self, tensors: Sequence[torch.Tensor], needed: Sequence[bool], whole: State, grad: torch.Tensor
     ) -> Gradients:
         """The gradients of the needed tensors."""
-        joined = JoinedGradients(self.pieces, tensors)
-        outputs = (*whole, grad)
-        interleaved(self._gradients(tensors, needed, outputs, piece, joined) for piece in range(self.pieces.count))
+        joined, outputs = JoinedGradients(self.pieces, tensors), (*whole, grad)
+        pieces = (self._gradients(tensors, needed, outputs, piece) for piece in range(self.pieces.count))
+        interleaved(pieces, joined.put, tensors[0].device, self._lanes)
         return joined.all()
 
     def _gradients(
-        self,
-        tensors: Sequence[torch.Tensor],
-        needed: Sequence[bool],
-        outputs: Sequence[torch.Tensor],
-        piece: int,
-        joined: JoinedGradients,
-    ) -> Steps[None]:
-        """Joins the gradients of a piece to those of others. outputs: the state of all keys, and the cotangent."""
+        self, tensors: Sequence[torch.Tensor], needed: Sequence[bool], outputs: Sequence[torch.Tensor], piece: int
+    ) -> Steps[Found]:
+        """The gradients of a piece. outputs: the state of all keys, and the cotangent."""
         given, exchange = self.pieces.of_tensors(tensors, piece), self.pieces.exchange
         beside = [self.pieces.of_output(x, piece) for x in outputs]
         if exchange is not None:
@@ -333,10 +332,16 @@ class Run:
             rest.add(sink_gradients(sinks, given, needed, whole, grad))
         of_keys = yield from backward(self._shards(piece), self._own(given), gradients_of, rest)
         found: Gradients = self._sides.with_keys(rest.total, of_keys)
-        if exchange is not None:
-            rounded = [None if g is None else g.to(t.dtype) for g, t in zip(found, tensors, strict=True)]
-            found = yield from exchange.gradients_home(rounded)
-        joined.put(found, piece)
+        if exchange is None:
+            return found
+        rounded = [None if g is None else g.to(t.dtype) for g, t in zip(found, tensors, strict=True)]
+        return (yield from exchange.gradients_home(rounded))
+
+    @property
+    def _lanes(self) -> int:
+        """One while integers come: what is received on a lane is not ready on another."""
+        is_first = bool(self.integers) and not self.shards.remembered.by_place
+        return 1 if is_first or self.pieces.count == 1 else MOST_LANES
 
     @property
     def _sides(self) -> Sides:

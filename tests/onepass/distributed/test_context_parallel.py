@@ -79,7 +79,13 @@ def contiguous(ranks):
     return list(torch.arange(LENGTH).split(cuts))
 
 
-SIZES = {"causal4": (1, 4, 4), "everything": (1, 4, 2), "sinks": (1, 4, 2), "one_key_head": (1, 4, 1), "library": (2, 4, 2)}
+SIZES = {
+    "causal4": (1, 4, 4),
+    "everything": (1, 4, 2),
+    "sinks": (1, 4, 2),
+    "one_key_head": (1, 4, 1),
+    "library": (2, 4, 2),
+}
 WANTED = {
     "causal": "i j",
     "causal4": "i j",

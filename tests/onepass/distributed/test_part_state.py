@@ -8,8 +8,8 @@ import torch
 import onepass
 from onepass.compiler.options import Options
 from onepass.distributed.exchange import ALONE
-from onepass.distributed.pieces import Pieces
 from onepass.distributed.part_state import PartState
+from onepass.distributed.pieces import Pieces
 from onepass.distributed.schedules import Shards, merged_with
 from onepass.distributed.shared_attention import Run, SharedAttention, Sides, proved
 
