@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from zlib import crc32
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
@@ -55,9 +56,8 @@ def context_parallel(
     "two-level" or "two-level ulysses" for two; without it the one that is estimated to take less time. options: those
     of the backend.
 
-    pieces: how many parts the heads are computed in, one after the other. A rank holds the other ranks' data of a part
-    or two at a time, and what a part waits for runs beside the next one's kernels. Without it, parts that take 2 ms or
-    more by the estimate, and a single one where it is not proved that heads are computed apart.
+    pieces: how many parts the heads are computed in, one after the other: a rank holds the other ranks' data of a few
+    at a time. Without it, up to 16 that take 2 ms or more by the estimate, if heads are proved to be apart.
 
     together: a promise that lengths of parts, and integers such as positions, change on all ranks in the same call, or
     on none; where integers change, they are other tensors, or torch counts the write (not one by a collective, NumPy or
@@ -140,13 +140,28 @@ class SharedCall:
         return (autocast, tuple((n, repr(x)) for n, x in self.words.items()), *self.tensors, *kinds)
 
     @property
+    def other_axes(self) -> list[tuple[int, ...]]:
+        """The tensors' shapes without the sequence's axes."""
+        spared = {**self.sides.queries, **self.sides.keys}
+        return [
+            tuple(n for a, n in enumerate(x.shape) if a != spared.get(k)) for k, x in enumerate(self.tensors.values())
+        ]
+
+    @property
     def general(self) -> tuple:
         """What a proof depends on: the kind, and the shapes without the sequence's axes."""
-        spared = {**self.sides.queries, **self.sides.keys}
-        shapes = (
-            tuple(n for a, n in enumerate(x.shape) if a != spared.get(k)) for k, x in enumerate(self.tensors.values())
+        return *self.kind, *self.other_axes
+
+    @property
+    def alike(self) -> str:
+        """What has to be the same on all ranks, as they exchange such tensors."""
+        kinds = zip(self.tensors.items(), self.other_axes, strict=True)
+        recorded = torch.is_grad_enabled()
+        return "; ".join(
+            f"{name} {str(x.dtype).removeprefix('torch.')} {list(shape)}"
+            f"{' with gradients' if recorded and x.requires_grad else ''}"
+            for (name, x), shape in kinds
         )
-        return *self.kind, *shapes
 
 
 class ContextParallel:
@@ -203,16 +218,26 @@ class ContextParallel:
 
         With the promise, a rank knows what others have by what it has, and copies nothing.
         """
-        device = next(iter(call.tensors.values())).device
+        kind = crc32(call.alike.encode())
         if not self.how.together:
             number, copies = self._unchanged.copies(call.integers)
-            return self._dims.table((*call.lengths, number), device), call.with_tensors(copies)
-        own = (*call.lengths, self._unchanged.of_objects(call.integers))
+            return self._asked((*call.lengths, number, kind), call), call.with_tensors(copies)
+        own = (*call.lengths, self._unchanged.of_objects(call.integers), kind)
         if own not in self._tables:
-            self._tables[own] = self._dims.table(own, device)
+            self._tables[own] = self._asked(own, call)
         self._tables.move_to_end(own)
         keep_newest(self._tables)
         return self._tables[own], call
+
+    def _asked(self, own: tuple[int, ...], call: SharedCall) -> Table:
+        """The numbers of all ranks but the last one, that of a call's kind, which has to be the same.
+
+        Raises InputError on all ranks if it is not: they would wait for each other's tensors.
+        """
+        table = self._dims.table(own, next(iter(call.tensors.values())).device)
+        if {numbers[-1] for host in table for numbers in host} != {own[-1]}:
+            raise InputError(f"ranks call {self.name} with other kinds of tensors; this one has {call.alike}")
+        return [[numbers[:-1] for numbers in host] for host in table]
 
     def _run(self, call: SharedCall, table: Table, schedule: str, count: int, remembered: Remembered) -> Run:
         """How this call's schedule is run, in so many pieces. Raises Refusal where heads are not proved apart."""

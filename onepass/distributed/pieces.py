@@ -8,10 +8,8 @@ Example: `Pieces(Heads(1, {0: 1, 1: 1, 2: 1}), 4)` computes 16 heads of q, k and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 
 import torch
 
@@ -20,7 +18,6 @@ from .head_exchange import HeadExchange
 from .laws.head_law import Heads
 from .schedules import Gradients, Sum
 
-MOST_LANES = 2  # streams of a GPU: two kernels at once keep it busy, and each lane has memory of its own
 MOST_AT_ONCE = 3  # pieces: one whose heads come, one that is computed, one whose results go home
 
 
@@ -52,7 +49,7 @@ class Pieces:
 
 
 @dataclass
-class Joined:
+class JoinedHeads:
     """A tensor of parts along an axis, which come one by one; what did not come is 0."""
 
     axis: int
@@ -76,7 +73,7 @@ class JoinedGradients:
 
     pieces: Pieces
     tensors: Sequence[torch.Tensor]
-    joined: dict[int, Joined] = field(default_factory=dict)
+    joined: dict[int, JoinedHeads] = field(default_factory=dict)
     rest: Sum = field(default_factory=Sum)
 
     def put(self, piece: int, found: Found) -> None:
@@ -84,7 +81,7 @@ class JoinedGradients:
         axes = {} if self.pieces.heads is None else self.pieces.heads.axes
         for number, x in enumerate(found):
             if x is not None and number in axes:
-                joined = self.joined.setdefault(number, Joined(axes[number]))
+                joined = self.joined.setdefault(number, JoinedHeads(axes[number]))
                 joined.put(x, *self.pieces.place(number, piece), self.tensors[number].dtype)
         self.rest.add([None if number in axes else x for number, x in enumerate(found)])
 
@@ -95,33 +92,26 @@ class JoinedGradients:
         return [None if g is None else g.to(t.dtype) for g, t in zip(whole, self.tensors, strict=True)]
 
 
-# In turn --------------------------------------------------------------------------------------------------------------
-
 Found = Sequence[torch.Tensor | None]  # what a piece gives
-Join = Callable[[int, Found], None]  # called with a piece's number
 
 
-def interleaved(pieces: Iterable[Steps[Found]], join: Join, device: torch.device, lanes: int = MOST_LANES) -> None:
+def interleaved(pieces: Iterable[Steps[Found]], join: Callable[[int, Found], None]) -> None:
     """Runs all pieces and joins what they give. While one waits for an exchange, those behind it run up to their own.
 
-    lanes: on a GPU, how many streams the pieces take in turn. When the last blocks of a kernel leave multiprocessors
-    idle, those of another lane's kernel start there. Results are joined on the current stream, in the pieces' order.
-    All ranks run the same pieces, so they start the same exchanges in the same order.
+    join: called with a piece's number, in their order. All ranks run the same pieces, so they start the same exchanges
+    in the same order.
     """
-    streams = _streams(device)[:lanes] if device.type == "cuda" and lanes > 1 else ()
     given, running = enumerate(pieces), list[tuple[int, Steps[Found]]]()
-    with _beside(streams, device) as lane_of:
-        while True:
-            following = next(given, None) if len(running) < MOST_AT_ONCE else None
-            running = [*([] if following is None else [following]), *running]
-            if not running:
-                return
-            for number, piece in list(running):
-                with lane_of(number):
-                    found = _advanced(piece)
-                if found is not None:
-                    running.remove((number, piece))
-                    _joined(join, number, found, streams)
+    while True:
+        following = next(given, None) if len(running) < MOST_AT_ONCE else None
+        running = [*([] if following is None else [following]), *running]
+        if not running:
+            return
+        for number, piece in list(running):
+            found = _advanced(piece)
+            if found is not None:
+                running.remove((number, piece))
+                join(number, found)
 
 
 def _advanced(piece: Steps[Found]) -> Found | None:
@@ -131,37 +121,3 @@ def _advanced(piece: Steps[Found]) -> Found | None:
     except StopIteration as end:
         return end.value
     return None
-
-
-def _joined(join: Join, number: int, found: Found, streams: Sequence[torch.cuda.Stream]) -> None:
-    if streams:
-        current = torch.cuda.current_stream(streams[0].device)
-        current.wait_stream(streams[number % len(streams)])
-        for x in found:
-            if x is not None:
-                x.record_stream(current)
-    join(number, found)
-
-
-@contextmanager
-def _beside(
-    streams: Sequence[torch.cuda.Stream], device: torch.device
-) -> Iterator[Callable[[int], AbstractContextManager]]:
-    """For a piece's number, a context in which its lane is the current stream. At the end nothing runs on lanes."""
-    if not streams:
-        yield lambda number: nullcontext()
-        return
-    current = torch.cuda.current_stream(device)
-    for stream in streams:
-        stream.wait_stream(current)
-    try:
-        yield lambda number: torch.cuda.stream(streams[number % len(streams)])
-    finally:
-        for stream in streams:
-            current.wait_stream(stream)
-
-
-@cache
-def _streams(device: torch.device) -> tuple[torch.cuda.Stream, ...]:
-    """The same ones in each call: what is made on a stream, such as maps of tiles, serves what runs on it later."""
-    return tuple(torch.cuda.Stream(device) for _ in range(MOST_LANES))

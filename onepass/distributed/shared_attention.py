@@ -37,7 +37,7 @@ from .laws.attention_cut import (
 from .laws.head_law import Heads, independent_heads, same_at_other_sizes
 from .laws.merge_law import require_merge, require_rows
 from .part_state import PartState, sink_gradients, sink_state
-from .pieces import MOST_LANES, Found, Joined, JoinedGradients, Pieces, interleaved
+from .pieces import Found, JoinedGradients, JoinedHeads, Pieces, interleaved
 from .schedules import Gradients, Keys, Shards, Sum, backward, forward, hidden
 
 # For the proof, of queries and keys: long, and no other size is likely to be one of them. Terms that are the same at
@@ -267,15 +267,14 @@ class Run:
     def forward(self, tensors: Sequence[torch.Tensor]) -> State:
         """The state of all keys and of sinks. Its output has the dtype that the attention gives."""
         axis = 0 if self.pieces.heads is None else self.pieces.heads.axis
-        joined = Joined(axis), Joined(axis)
+        joined = JoinedHeads(axis), JoinedHeads(axis)
 
         def join(piece: int, found: Found) -> None:
             for part, each in zip(found, joined, strict=True):
                 assert part is not None
                 each.put(part, piece, self.pieces.count, part.dtype)
 
-        pieces = (self._state(tensors, piece) for piece in range(self.pieces.count))
-        interleaved(pieces, join, tensors[0].device, self._lanes)
+        interleaved((self._state(tensors, piece) for piece in range(self.pieces.count)), join)
         output, total = (each.whole for each in joined)
         assert output is not None and total is not None
         return State(output, total)
@@ -303,7 +302,7 @@ class Run:
         """The gradients of the needed tensors."""
         joined, outputs = JoinedGradients(self.pieces, tensors), (*whole, grad)
         pieces = (self._gradients(tensors, needed, outputs, piece) for piece in range(self.pieces.count))
-        interleaved(pieces, joined.put, tensors[0].device, self._lanes)
+        interleaved(pieces, joined.put)
         return joined.all()
 
     def _gradients(
@@ -336,12 +335,6 @@ class Run:
             return found
         rounded = [None if g is None else g.to(t.dtype) for g, t in zip(found, tensors, strict=True)]
         return (yield from exchange.gradients_home(rounded))
-
-    @property
-    def _lanes(self) -> int:
-        """One while integers come: what is received on a lane is not ready on another."""
-        is_first = bool(self.integers) and not self.shards.remembered.by_place
-        return 1 if is_first or self.pieces.count == 1 else MOST_LANES
 
     @property
     def _sides(self) -> Sides:

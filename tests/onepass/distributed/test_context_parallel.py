@@ -218,11 +218,29 @@ def of_dtensors(rank, mesh):
     return {"placed": placed, "result": result.full_tensor(), **{n: g.full_tensor() for n, g in zip("qkv", found)}}
 
 
+def of_kinds(rank, mesh):
+    """A rank whose tensors are of another kind is told on all ranks; nobody waits for it."""
+    own, sides, _ = local(full, contiguous(2), rank)
+    call = onepass.context_parallel(full, mesh, schedule="ring", **sides)
+    others = {
+        "dtype": {n: x.double() if rank else x for n, x in own.items()},
+        "heads": {n: x[:, : 2 - rank] for n, x in own.items()},
+        "gradients": {n: x.clone().requires_grad_(rank == 0) for n, x in own.items()},
+    }
+    said = {}
+    for name, given in others.items():
+        try:
+            call(**given)
+        except InputError as error:
+            said[name] = str(error)
+    return {"said": said, "result": call(**{n: x.detach() for n, x in own.items()})}
+
+
 HALVES = {"half": "ring", "half, ulysses": "ulysses"}
 MORE = {name: (functools.partial(of_half, schedule=schedule), 2) for name, schedule in HALVES.items()}
 AUTOCAST = {"autocast": "ring", "autocast, ulysses": "ulysses"}
 MORE |= {name: (functools.partial(of_autocast, schedule=schedule), 2) for name, schedule in AUTOCAST.items()}
-MORE |= {"module": (of_module, 2), "dtensors": (of_dtensors, 4), "changes": (of_changes, 2)}
+MORE |= {"module": (of_module, 2), "dtensors": (of_dtensors, 4), "changes": (of_changes, 2), "kinds": (of_kinds, 2)}
 
 
 def work(rank, folder):
@@ -308,6 +326,15 @@ def check_changes(found):
             torch.testing.assert_close(result.double(), right, rtol=1e-5, atol=1e-5)
 
 
+def check_kinds(found):
+    whole, parts = tensors_of("full"), contiguous(2)
+    right = {"result": full(*(whole[n].double() for n in "qkv"))}
+    for mine, part in zip(found("kinds", 2), parts, strict=True):
+        assert mine["said"].keys() == {"dtype", "heads", "gradients"}
+        assert all(said.startswith("ranks call full with other kinds") for said in mine["said"].values())
+        assert_part(mine, right, part, 1e-5)
+
+
 def check_dtensors(found):
     whole = tensors_of("full")
     right = exact(full, whole, cotangent(whole["q"]))
@@ -331,7 +358,7 @@ def test_ranks_find_what_one_finds(tmp_path, monkeypatch):
     checks = {name: functools.partial(check_case, name) for name in CASES}
     checks |= {name: functools.partial(check_half, name) for name in HALVES}
     checks |= {name: functools.partial(check_autocast, name) for name in AUTOCAST}
-    checks |= {"module": check_module, "dtensors": check_dtensors, "changes": check_changes}
+    checks |= {"module": check_module, "dtensors": check_dtensors, "changes": check_changes, "kinds": check_kinds}
     wrong = {}
     for name, check in checks.items():
         try:
