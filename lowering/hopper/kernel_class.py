@@ -25,18 +25,18 @@ MIN_LONG_COLUMNS = 32768
 
 
 def is_long(binding: Binding, sizes: dict, run_here: float | None = None) -> bool:
-    """Whether items are so long, and unlike, that each is to be a program of its own.
+    """Whether items are so long that each is to be a program of its own.
 
     A GPU gives such programs to multiprocessors as they become free: one that was held by another kernel, such as an
     exchange between GPUs, gets fewer of them. Of programs that share out the items before, those wait that find no
     multiprocessor. Example: 24 multiprocessors that are held for 2 ms delay causal attention of 27 ms by 1 ms, and by
-    0.2 if items have their own programs (one H200). Items that are alike end in equal rounds, and gain nothing.
+    0.2 if items have their own programs (one H200). Beside exchanges, full attention of 4 heads to 65,536 keys takes 109
+    ms instead of 118, and alone 210 instead of 214 (two H200).
     """
-    length = resolve(binding.loop.dim.size, sizes)
-    if length < MIN_LONG_COLUMNS:
+    if resolve(binding.loop.dim.size, sizes) < MIN_LONG_COLUMNS:
         return False
     known = kernel_class(binding, sizes, run_here)
-    return known.uneven and min(length, known.run) >= MIN_LONG_COLUMNS
+    return min(known.length, known.run) >= MIN_LONG_COLUMNS
 
 
 def kernel_class(binding: Binding, sizes: dict, run_here: float | None = None) -> KernelClass:

@@ -20,7 +20,8 @@ def of_length(kind, length):
 @pytest.mark.parametrize(
     "kind, length, long",
     [
-        ("full", MIN_LONG_COLUMNS, False),  # all are alike
+        ("full", MIN_LONG_COLUMNS, True),
+        ("full", MIN_LONG_COLUMNS // 2, False),
         ("causal", MIN_LONG_COLUMNS, False),  # nine in ten tiles of rows run less
         ("causal", 2 * MIN_LONG_COLUMNS, True),
         ("window", 2 * MIN_LONG_COLUMNS, False),
@@ -36,7 +37,7 @@ def test_a_map_says_how_long_items_are():
 
 
 @pytest.mark.skipif(gluon_missing() is not None, reason="needs Gluon")
-@pytest.mark.parametrize("kind", ["causal", "documents"])
+@pytest.mark.parametrize("kind", ["full", "causal", "documents"])
 def test_programs_of_one_item_compute_their_terms(kind, monkeypatch):
     pretend_hopper(monkeypatch, maps=kind == "documents")
     monkeypatch.setattr(kernel_class, "MIN_LONG_COLUMNS", 64)
