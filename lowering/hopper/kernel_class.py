@@ -30,8 +30,8 @@ def is_long(binding: Binding, sizes: dict, run_here: float | None = None) -> boo
     A GPU gives such programs to multiprocessors as they become free: one that was held by another kernel, such as an
     exchange between GPUs, gets fewer of them. Of programs that share out the items before, those wait that find no
     multiprocessor. Example: 24 multiprocessors that are held for 2 ms delay causal attention of 27 ms by 1 ms, and by
-    0.2 if items have their own programs (one H200). Beside exchanges, full attention to 131,072 keys, 4 heads at a time,
-    takes 109 ms instead of 118 (two H200).
+    0.2 if items have their own programs (one H200). Full attention of 131,072 tokens on two GPUs, 4 heads at a time,
+    takes 109 ms instead of 118.
     """
     if resolve(binding.loop.dim.size, sizes) < MIN_LONG_COLUMNS:
         return False

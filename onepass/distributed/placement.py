@@ -32,6 +32,8 @@ class MeshDims:
     @classmethod
     def of(cls, mesh: DeviceMesh, dim: MeshDim) -> MeshDims:
         """Those of a name or a number, or of two. Raises InputError if the mesh has none, or for more."""
+        if not isinstance(mesh, DeviceMesh):
+            raise InputError(f"the mesh is a DeviceMesh, such as init_device_mesh makes; not {type(mesh).__name__}")
         if dim is None and mesh.ndim != 1:
             raise InputError(f"the mesh has {mesh.ndim} dims: name the one that the sequence is shared over, or two")
         dim = 0 if dim is None else dim

@@ -43,6 +43,7 @@ from .schedules import Gradients, Keys, Shards, Sum, backward, forward, hidden
 # For the proof, of queries and keys: long, and no other size is likely to be one of them. Terms that are the same at
 # both are those of any length.
 LENGTHS, OTHER_LENGTHS = (509, 641), (521, 653)
+OUTSIDE = "allow_non_fake_inputs"  # in torch's error for a tensor that is no argument
 CANNOT_RUN = (RuntimeError, AssertionError, ValueError, IndexError, ZeroDivisionError)  # at sizes it was not made for
 
 
@@ -128,6 +129,8 @@ def _of_lengths(function: Call, fakes: Sequence[torch.Tensor], hint: str) -> Tra
         return _trace(function, fakes)
     except CANNOT_RUN as error:
         reason = f"it does not run on its arguments with other numbers of queries and keys ({_first_line(error)}){hint}"
+        if OUTSIDE in str(error):
+            reason = "it reads a tensor from outside: make it an argument, or a buffer of a module"
         raise Refusal(messages.RANKS_NO_LAW, reason=reason) from error
 
 

@@ -28,6 +28,15 @@ from ...regions.open_calls import inline_library_calls
 # number, too. In all other rows the weights of masked keys are 0 either way.
 LEAST_SCORE = -65504.0
 FILLS, NUMBERS = ("masked_fill", "where"), ("full", "full_like", "new_full", "scalar_tensor")
+LIKE: dict[str, Callable[[fx.Node], object]] = {  # numbers of another tensor's shape: which number
+    "zeros_like": lambda node: 0.0,
+    "new_zeros": lambda node: 0.0,
+    "ones_like": lambda node: 1.0,
+    "new_ones": lambda node: 1.0,
+    "full_like": lambda node: node.args[1],
+    "new_full": lambda node: node.args[2],
+}
+PADS = {"pad": 3, "constant_pad_nd": 2}  # which argument is the number
 SOFTMAXES = frozenset({"softmax", "_softmax", "_safe_softmax"})
 
 
@@ -65,6 +74,7 @@ def traced(function: Callable, fakes: Sequence[torch.Tensor]) -> Traced:
     """The function's graph on fake tensors. Raises Refusal for what has no ATen form, and for several results."""
     graph = aten_graph(_with_written_attention(function), fakes)
     inline_library_calls(graph)
+    _spell_out_constants(graph)
     _bound_fills(graph)
     (result,) = next(node for node in graph.nodes if node.op == "output").args
     if isinstance(result, tuple | list) and len(result) == 1:
@@ -74,6 +84,44 @@ def traced(function: Callable, fakes: Sequence[torch.Tensor]) -> Traced:
     inputs = tuple(graph.find_nodes(op="placeholder"))
     _mark_recorded(graph, [node for node, fake in zip(inputs, fakes, strict=True) if fake.requires_grad])
     return Traced(graph, inputs, result)
+
+
+def _spell_out_constants(graph: fx.Graph) -> None:
+    """Numbers that take their shape from a tensor no longer read it; padding at one end of rows is `cat` with numbers.
+
+    So sinks of one number each, such as zeros beside the scores, do not depend on keys.
+    """
+    for node in list(graph.nodes):
+        value, name = value_of_node(node), name_of(node)
+        with graph.inserting_before(node):
+            if name in LIKE:
+                node.replace_all_uses_with(_numbers(graph, value, value.shape, LIKE[name](node)))
+            elif name in PADS and (added := _added_at_one_end(node)):
+                numbers = _numbers(graph, value, [*value.shape[:-1], sum(added)], _given(node, PADS[name]) or 0.0)
+                pair = [numbers, node.args[0]] if added[0] else [node.args[0], numbers]
+                joined = graph.call_function(torch.ops.aten.cat.default, (pair, value.ndim - 1))
+                joined.meta = dict(node.meta)
+                node.replace_all_uses_with(joined)
+    graph.eliminate_dead_code()
+
+
+def _numbers(graph: fx.Graph, like: torch.Tensor, shape: Sequence[int], number: object) -> fx.Node:
+    kinds = {"dtype": like.dtype, "device": like.device}
+    made = graph.call_function(torch.ops.aten.full.default, (list(shape), number), kinds)
+    made.meta["val"] = like.new_empty(shape)
+    return made
+
+
+def _added_at_one_end(padding: fx.Node) -> tuple[int, int] | None:
+    """How many numbers are added before and behind each row, if it is at one end, and nothing else is padded."""
+    first, last, *others = padding.args[1]
+    if name_of(padding) == "pad" and _given(padding, 2) not in (None, "constant"):
+        return None
+    return (first, last) if min(first, last) == 0 < max(first, last) and not any(others) else None
+
+
+def _given(node: fx.Node, place: int) -> object:
+    return node.args[place] if len(node.args) > place else None
 
 
 def _with_written_attention(function: Callable) -> Callable:

@@ -100,11 +100,18 @@ def same_at_other_sizes(one: Captured, other: Captured, sizes: Mapping[Dim, int]
         return Dim(value.name, sizes.get(value, value.size)) if isinstance(value, Dim) else value
 
     def change(node: Term, args: tuple[Term, ...]) -> Term:
-        return _single(make(node.op, args, tuple(map(resized, node.attrs))), args)
+        return _decided(make(node.op, args, tuple(map(resized, node.attrs))), args)
 
-    return simplify_index(rebuild(one.term, change)) is simplify_index(rebuild(other.term, _single))
+    return simplify_index(rebuild(one.term, change)) is simplify_index(rebuild(other.term, _decided))
 
 
-def _single(node: Term, args: tuple[Term, ...]) -> Term:
-    """The node with these arguments; 0 for the place along a dim of one element."""
-    return const(0) if node.op == "iota" and node.attrs[0].size == 1 else make(node.op, args, node.attrs)
+def _decided(node: Term, args: tuple[Term, ...]) -> Term:
+    """The node with these arguments; 0 for the place along a dim of one element, and what a known truth value chooses.
+
+    Example: behind the keys' scores, what is joined to them is where(641 < 641, the score of key 640, 0), which is 0.
+    """
+    if node.op == "iota" and node.attrs[0].size == 1:
+        return const(0)
+    if node.op == "where" and args[0].op == "const":
+        return args[1] if args[0].attrs[0] else args[2]
+    return make(node.op, args, node.attrs)

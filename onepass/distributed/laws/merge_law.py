@@ -34,6 +34,8 @@ Axes = Mapping[str, int]  # of tensors by name: the axis of the sequence, from 0
 class Along:
     """Whether a term reads these tensors' elements at a dim by the dim alone, and depends on it in no other way.
 
+    Such elements may be indices of other tensors: of positions i and j, table[i - j] is made of key j alone.
+
     axes: the tensors' axis along the dim. groups: a tensor may have one element for a group of the dim's elements, or
     a group of elements for each.
     """
@@ -69,7 +71,7 @@ class Along:
             if number == axis:
                 if not self._is_place(index, int(tensor.shape[axis])):
                     return f"{tensor.name} is read at another place than its own"
-            elif self.dim in index.dims:
+            elif self.dim in index.dims and self.broken(index):
                 where = "along another axis" if axis is not None else "and is not named as an argument of theirs"
                 return f"{tensor.name} is read by place {where}"
         return ""

@@ -17,7 +17,7 @@ from tests.support.processes import join_group, together
 
 RANKS, LENGTH = 4, 23
 AXES = {"q": -2, "k": -2, "v": -2, "i": 0, "j": 0, "a": 0, "b": 0, "seen": -1}
-PER_HEAD = ("slopes", "sinks")
+PER_HEAD = ("slopes", "sinks", "table")
 GRADIENTS = ("q", "k", "v", *PER_HEAD)
 
 
@@ -49,6 +49,17 @@ def sinks(q, k, v, i, j, sinks):
     joined = torch.cat([scores, sinks.reshape(1, -1, 1, 1).expand(*q.shape[:3], 1)], -1)
     weights = torch.softmax(joined - joined.max(-1, keepdim=True).values, -1)
     return weights[..., :-1] @ v
+
+
+def relative(q, k, v, i, j, table):
+    """T5's bias: a table of heads and distances, indexed by positions that travel with the keys."""
+    return torch.softmax(q @ k.mT / 3 + table[:, (i[:, None] - j).clamp(-6, 6) + 6], -1) @ v
+
+
+def one_more(q, k, v, i, j):
+    """Softmax with one more score, which is 0, and whose weight is read by nobody."""
+    scores = (q @ k.mT / 3).masked_fill(j > i[:, None], -math.inf)
+    return torch.softmax(torch.nn.functional.pad(scores, (0, 1)), -1)[..., :-1] @ v
 
 
 def one_key_head(q, k, v, b, seen):
@@ -84,6 +95,7 @@ SIZES = {
     "everything": (1, 4, 2),
     "sinks": (1, 4, 2),
     "one_key_head": (1, 4, 1),
+    "relative": (1, 2, 2),
     "library": (2, 4, 2),
 }
 WANTED = {
@@ -93,6 +105,8 @@ WANTED = {
     "library": "seen",
     "sinks": "i j sinks",
     "one_key_head": "b seen",
+    "relative": "i j table",
+    "one_more": "i j",
 }
 
 
@@ -108,6 +122,7 @@ def tensors_of(name):
     more = {"i": at, "j": at, "a": without_keys, "b": documents, "seen": at % 5 != 2}
     more["slopes"] = torch.rand(4, generator=generator) / 8
     more["sinks"] = torch.randn(4, generator=generator)
+    more["table"] = torch.randn(2, 13, generator=generator)
     return found | {n: more[n] for n in WANTED.get(name, "").split()}
 
 
@@ -123,6 +138,9 @@ CASES = {
     "everything, two-level of 4 in 2 pieces": (everything, "two-level", 4, contiguous),
     "causal of 4 heads, ulysses of 2 in 2 pieces": (causal4, "ulysses", 2, contiguous),
     "causal of 4 heads, two-level ulysses of 4 in 2 pieces": (causal4, "two-level ulysses", 4, contiguous),
+    "relative, ring of 3": (relative, "ring", 3, contiguous),
+    "relative, ulysses of 2": (relative, "ulysses", 2, contiguous),
+    "one more, all-gather of 2 in 2 pieces": (one_more, "all-gather", 2, contiguous),
     "one key head, ring of 2 in 4 pieces": (one_key_head, "ring", 2, contiguous),
     "sinks, two-level ulysses of 4": (sinks, "two-level ulysses", 4, lambda ranks: head_tail(LENGTH, ranks)),
     "one key head, ulysses of 4": (one_key_head, "ulysses", 4, contiguous),
@@ -384,6 +402,7 @@ def test_one_rank_is_the_function(mesh):
 
 
 WRONG = {
+    "the mesh is a DeviceMesh, such as init_device_mesh makes": lambda mesh: onepass.context_parallel(full, None, "cp"),
     "takes a function or a module": lambda mesh: onepass.context_parallel(3, mesh, "cp"),
     "schedule is one of ring, all-gather": lambda mesh: onepass.context_parallel(full, mesh, "cp", schedule="tree"),
     "two-level takes two dims": lambda mesh: onepass.context_parallel(full, mesh, "cp", schedule="two-level"),
@@ -412,7 +431,7 @@ def test_wrong_arguments_are_refused(said, mesh):
 
 def test_a_function_whose_states_do_not_merge_is_refused_at_its_call(mesh):
     by_place = functools.partial(causal, i=torch.arange(LENGTH), j=torch.arange(LENGTH))
-    with pytest.raises(Refusal, match="it does not run on its arguments"):
+    with pytest.raises(Refusal, match="it reads a tensor from outside"):
         onepass.context_parallel(lambda q, k, v: by_place(q, k, v), mesh, "cp")(*tensors("qkv"))
 
 

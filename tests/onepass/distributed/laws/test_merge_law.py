@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 from onepass.distributed.shared_attention import Sides, proved
 from onepass.errors import Refusal
@@ -34,6 +35,11 @@ MERGE = {
     "causal": lambda q, k, v, i, j: weights(scores(q, k).masked_fill(j > i[:, None], -math.inf)) @ v,
     "window": lambda q, k, v, i, j: weights(scores(q, k).masked_fill((i[:, None] - j).abs() > 3, -math.inf)) @ v,
     "bias by distance": lambda q, k, v, i, j: weights(scores(q, k) - 0.1 * (i[:, None] - j).abs()) @ v,
+    "one more score": lambda q, k, v, i, j: weights(F.pad(scores(q, k), (0, 1)))[..., :-1] @ v,
+    "two numbers in front": lambda q, k, v, i, j: weights(F.pad(scores(q, k), (2, 0), value=-1.5))[..., 2:] @ v,
+    "zeros like scores": lambda q, k, v, i, j: (
+        weights(torch.cat([scores(q, k), torch.zeros_like(scores(q, k)[..., :1])], -1))[..., :-1] @ v
+    ),
     "softcap": lambda q, k, v, i, j: weights(torch.tanh(scores(q, k) / 9) * 9) @ v,
     "finite mask": lambda q, k, v, i, j: weights(scores(q, k).masked_fill(j > i[:, None], -1e4)) @ v,
     "values scaled by key": lambda q, k, v, i, j: weights(scores(q, k)) @ (v * j[:, None]),
@@ -44,6 +50,7 @@ DO_NOT = {
     "places of keys": lambda q, k, v, i, j: weights(scores(q, k) + torch.arange(k.shape[-2])) @ v,
     "last key": lambda q, k, v, i, j: weights(scores(q, k) + k[:, :, -1:].sum(-1, keepdim=True)) @ v,
     "mean of keys": lambda q, k, v, i, j: weights(scores(q, k - k.mean(-2, keepdim=True))) @ v,
+    "padded at both ends": lambda q, k, v, i, j: weights(F.pad(scores(q, k), (1, 1)))[..., 1:-1] @ v,
     "keys shifted by one": lambda q, k, v, i, j: weights(scores(q, torch.roll(k, 1, -2))) @ v,
     "values flipped": lambda q, k, v, i, j: weights(scores(q, k)) @ v.flip(-2),
     "number of keys": lambda q, k, v, i, j: weights(scores(q, k) * math.log(k.shape[-2])) @ v * k.shape[-2] / v.sum(),
@@ -101,8 +108,18 @@ def test_a_tensor_of_keys_that_is_not_named_is_refused_by_its_name():
         proved(biased, [Q, K, V, BIAS], sides, ["q", "k", "v", "bias"])
 
 
+def test_a_table_is_read_by_what_is_known_of_a_key_and_not_by_its_place():
+    sides, names = Sides({0: 2, 3: 0}, {1: 2, 2: 2, 4: 0}), ["q", "k", "v", "i", "j", "table"]
+    given = [Q, K, V, I, J, torch.randn(2, 13)]
+    relative = lambda q, k, v, i, j, table: weights(scores(q, k) + table[:, (i[:, None] - j).clamp(-6, 6) + 6]) @ v
+    assert proved(relative, given, sides, names).axis == 2
+    by_place = lambda q, k, v, i, j, table: relative(q, k, v, i, torch.arange(k.shape[-2]), table)
+    with pytest.raises(Refusal, match="table is read by place"):
+        proved(by_place, given, sides, names)
+
+
 def test_a_tensor_that_is_no_argument_is_refused():
-    with pytest.raises(Refusal, match="it does not run on its arguments"):
+    with pytest.raises(Refusal, match="it reads a tensor from outside: make it an argument, or a buffer"):
         proved(lambda q, k, v: weights(scores(q, k) + BIAS) @ v, [Q, K, V], Sides({0: 2}, {1: 2, 2: 2}))
 
 
