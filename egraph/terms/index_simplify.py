@@ -7,14 +7,14 @@ Only integer and bool subterms change. The laws are (a·g + b)//g = a + b//g, x/
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, reduce
 from math import gcd
 from typing import NamedTuple
 
 from .affine import Affine, affine, bounds, combine, compare, to_term
 from .ops import const, make
 from .term import Term
-from .traversal import rebuild
+from .traversal import operands, rebuild
 
 MAX_NODES_KEPT = 8192
 _ARITHMETIC = ("add", "sub", "mul", "neg")
@@ -208,7 +208,7 @@ def _rejoin(form: Affine) -> Affine:
 
 
 def _logic(op: str, args: tuple[Term, ...]) -> Term:
-    """and, or, not and where, simplified if an operand is a literal or two operands are equal."""
+    """and, or, not and where, simplified if an operand is a literal, or if a nested operand is there twice."""
     literal = [a.attrs[0] if a.op == "const" else None for a in args]
     if op == "not":
         return negate(args[0])
@@ -220,7 +220,16 @@ def _logic(op: str, args: tuple[Term, ...]) -> Term:
     for mine, other in ((0, 1), (1, 0)):
         if isinstance(literal[mine], bool):
             return const(absorbing) if literal[mine] is absorbing else args[other]
-    return args[0] if args[0] is args[1] else make(op, args)
+    return _without_repeated(op, *args)
+
+
+def _without_repeated(op: str, one: Term, other: Term) -> Term:
+    """one ∧ other, or one ∨ other, with each nested operand once: p ∧ (p ∧ q) is p ∧ q."""
+    mine, others = operands(one, op), operands(other, op)
+    more = [x for x in others if x not in mine]
+    if len(more) == len(others):
+        return make(op, (one, other))
+    return other if set(mine) <= set(others) else reduce(lambda p, q: make(op, (p, q)), more, one)
 
 
 def _chosen(branch: Term, args: tuple[Term, ...]) -> Term:

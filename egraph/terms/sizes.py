@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import ast
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
-from operator import add, floordiv, mod, mul, neg, sub, truediv
+from operator import add, and_, floordiv, mod, mul, neg, sub, truediv
 
 from .ops import cast, const, le, make, sqrt
 from .term import Term
@@ -181,12 +182,36 @@ def of_whole_blocks(key: tuple[int, tuple[str, ...]]) -> tuple[int, tuple[str, .
 
 
 def _factors(node) -> list[Size]:
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
-        return _factors(node.left) + _factors(node.right)
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow) and isinstance(node.right, ast.Constant):
-        times = node.right.value
-        assert isinstance(times, int), ast.unparse(node)
-        return _factors(node.left) * times  # views that merge rows and columns give n**2
-    if isinstance(node, ast.Constant) and isinstance(node.value, int):
-        return [node.value]
+    match node:
+        case ast.Constant(value=int(number)):
+            return [number]
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return [-1, *_factors(operand)]
+        case ast.BinOp(left=left, op=ast.Mult(), right=right):
+            return _factors(left) + _factors(right)
+        case ast.BinOp(left=base, op=ast.Pow(), right=ast.Constant(value=int(times))):
+            return _factors(base) * times  # views that merge rows and columns give n**2
+        case ast.BinOp(op=ast.Add() | ast.Sub()):
+            return _factors_of_sum(list(map(product, _addends(node))))
     return [ast.unparse(node)]
+
+
+def _addends(node) -> list[list[Size]]:
+    """The factors of each addend of a sum."""
+    match node:
+        case ast.BinOp(left=left, op=ast.Add() | ast.Sub() as op, right=right):
+            sign = [-1] if isinstance(op, ast.Sub) else []
+            return [*_addends(left), *([*sign, *addend] for addend in _addends(right))]
+    return [_factors(node)]
+
+
+def _factors_of_sum(addends: list[tuple[int, tuple[str, ...]]]) -> list[Size]:
+    """What all addends have in common, then the rest: 8*s - 16 is 8 · (s - 2), the size of s - 2 blocks of 8."""
+    number = math.gcd(*(times for times, _ in addends)) or 1
+    common = reduce(and_, (Counter(names) for _, names in addends))
+    rest = []
+    for times, names in addends:
+        others = [name if name.isidentifier() else f"({name})" for name in (Counter(names) - common).elements()]
+        first = [str(times // number)] if times != number or not others else []
+        rest.append("*".join([*first, *others]))
+    return [number, *common.elements(), " + ".join(sorted(rest))]

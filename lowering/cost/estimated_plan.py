@@ -14,7 +14,7 @@ from itertools import chain
 from math import isfinite
 
 from ...egraph.forks import cached_property
-from ...egraph.terms.sizes import UnknownSize, symbols
+from ...egraph.terms.sizes import UnknownSize, resolve, symbols
 from ...egraph.terms.term import TermError
 from ...egraph.terms.traversal import all_dims
 from ..joined.launch import fills_device
@@ -155,10 +155,22 @@ def takes_less_time(one: Plan, other: Plan, stores: Sequence[Store]) -> bool:
 
 
 def nominal_sizes(stores: Sequence[Store]) -> list[dict[str, int]]:
-    """The sizes with which plans of these stores are estimated: values of all symbols."""
-    dims = {d for store in stores for d in (*store.order, *all_dims(store.term))}
-    names = sorted(set().union(*(symbols(d.size) for d in dims)))
-    return [dict.fromkeys(names, n) for n in NOMINAL_SIZES] if names else [{}]
+    """The sizes with which plans of these stores are estimated: values of all symbols.
+
+    A size of which they would leave nothing, such as the difference of two symbols, has the value of a symbol.
+    """
+    sizes = {d.size for store in stores for d in (*store.order, *all_dims(store.term))}
+    names = sorted(set().union(*map(symbols, sizes)))
+    found = [dict.fromkeys(names, n) for n in NOMINAL_SIZES] if names else [{}]
+    texts = sorted(size for size in sizes if isinstance(size, str))
+    return [known | {size: max(known.values()) for size in texts if not _has_elements(size, known)} for known in found]
+
+
+def _has_elements(size: str, known: Mapping[str, int]) -> bool:
+    try:
+        return resolve(size, known) > 0
+    except UnknownSize:
+        return False
 
 
 def _moved_at_least(plan: Plan, launches: Iterable[KernelEstimate]) -> float:

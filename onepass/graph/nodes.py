@@ -14,6 +14,7 @@ from typing import Any
 import sympy
 import torch
 from torch import fx
+from torch.utils._pytree import tree_map
 from torch.utils._sympy.functions import FloorDiv, Mod
 
 from ..egraph.terms.sizes import Size
@@ -66,13 +67,19 @@ def plain_path(path: str) -> str:
 def value_of_node(node: fx.Node) -> Any:
     """The fake value of a node: ATen graphs keep it under "val", Dynamo's under "example_value".
 
-    Under a function transform, Dynamo's is the transform's wrapper of a fake value.
+    Under a function transform, Dynamo's is the transform's wrapper of a fake value, or a tuple of such wrappers.
     """
     found = node.meta.get("val")
-    found = node.meta.get("example_value") if found is None else found
-    while type(found) is torch.Tensor and torch._C._functorch.is_functorch_wrapped_tensor(found):
-        found = torch._C._functorch.get_unwrapped(found)
-    return found
+    return unwrapped(node.meta.get("example_value") if found is None else found)
+
+
+def unwrapped(value: Any) -> Any:
+    """The value that wrappers of function transforms hold, also where they are members of a tuple."""
+    if isinstance(value, tuple | list) and not isinstance(value, torch.Size):
+        return tree_map(unwrapped, value)
+    while type(value) is torch.Tensor and torch._C._functorch.is_functorch_wrapped_tensor(value):
+        value = torch._C._functorch.get_unwrapped(value)
+    return value
 
 
 def size_of(value: int | torch.SymInt) -> Size:

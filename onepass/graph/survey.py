@@ -308,7 +308,7 @@ def storages(node: fx.Node) -> set[int]:
     value = value_of_node(node)
     values = value if isinstance(value, tuple | list) else (value,)
     strided = [t for t in values if isinstance(t, torch.Tensor) and t.layout == torch.strided]
-    return {t.untyped_storage()._cdata for t in strided if not torch._C._functorch.is_functorch_wrapped_tensor(t)}
+    return {t.untyped_storage()._cdata for t in strided}
 
 
 def source_name(node: fx.Node, inside: str) -> str:
