@@ -11,6 +11,7 @@ import argparse
 import csv
 import sys
 from collections.abc import Iterator, Sequence
+from math import prod
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -18,13 +19,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from onepass.bench.results import write_rows
 from onepass.bench.simulated_ranks import Machine, Task, simulated
 from onepass.distributed.schedules import SCHEDULES
-from onepass.distributed.traffic import LINK, NETWORK, START, RankWork, estimates
+from onepass.distributed.traffic import LINK, NETWORK, START, RankWork, estimates, most_pieces
 
 MEASURED = Path(__file__).parent / "results" / "context_parallel_h200.csv"
 H200 = Machine(memory=4.0e12, link=LINK, network=NETWORK, start=START, host=8)
 MEASURED_TOKENS, HEADS, WIDTH, BYTES = 131072, 16, 128, 2
 TOKENS, RANKS = (131072, 2**20, 10 * 2**20), (8, 64, 1024)
-FIELDS = ("problem", "tokens", "ranks", "schedule", "forward", "step", "forward_share", "step_share", "held_gib")
+KIND, TIMES = ("problem", "tokens", "ranks", "schedule", "pieces"), ("forward", "step")
+FIELDS = (*KIND, *TIMES, *(f"{name}_share" for name in TIMES), "held_gib")
 Times = dict[tuple[str, str], tuple[float, float]]  # by problem and contestant: seconds of a forward and of a step
 
 
@@ -42,13 +44,22 @@ def task(one: tuple[float, float], tokens: int) -> Task:
 
 
 def beside_measured(times: Times) -> Iterator[tuple[str, str, str, float, float]]:
-    """Problem, schedule, "forward" or "step", and seconds: simulated and measured, of two ranks."""
+    """Problem, contestant, "forward" or "step", and seconds: simulated and measured, of two ranks."""
     for problem, contestant in times:
-        if contestant in SCHEDULES:
-            found = simulated(contestant, (2,), task(times[problem, "one GPU, onepass"], MEASURED_TOKENS), H200)
+        schedule, _, given = contestant.partition(", pieces ")
+        if schedule in SCHEDULES:
+            one = task(times[problem, "one GPU, onepass"], MEASURED_TOKENS)
+            pieces = int(given) if given else pieces_of(schedule, (2,), MEASURED_TOKENS)
+            found = simulated(schedule, (2,), one, H200, pieces)
             forward, step = times[problem, contestant]
             yield problem, contestant, "forward", found.forward, forward
             yield problem, contestant, "step", found.step, step
+
+
+def pieces_of(schedule: str, sizes: Sequence[int], tokens: int) -> int:
+    """In how many pieces `context_parallel` computes the heads."""
+    part, swapped = tokens // prod(sizes), sizes[-1] if "heads" in SCHEDULES[schedule] else 1
+    return min(most_pieces(RankWork(0, 4.0 * part * part * HEADS * WIDTH), sizes, schedule), HEADS // swapped)
 
 
 def on_paper(times: Times, tokens: Sequence[int], ranks: Sequence[int]) -> Iterator[dict[str, object]]:
@@ -67,12 +78,14 @@ def on_paper(times: Times, tokens: Sequence[int], ranks: Sequence[int]) -> Itera
 def row(problem: str, one: tuple[float, float], tokens: int, schedule: str, sizes: Sequence[int]) -> dict[str, object]:
     """The seconds of a schedule, and how much of the ranks' time is the kernels of one GPU."""
     ranks = sizes[0] * (sizes[1] if len(sizes) > 1 else 1)
-    times = simulated(schedule, sizes, task(one, tokens), H200)
+    pieces = pieces_of(schedule, sizes, tokens)
+    times = simulated(schedule, sizes, task(one, tokens), H200, pieces)
     alone = [x * (tokens / MEASURED_TOKENS) ** 2 / ranks for x in one]
     part = tokens // ranks * HEADS * WIDTH * BYTES
-    held = estimates(RankWork(2 * part, 0.0, 4 * part), sizes)[schedule].held / 2**30
+    held = estimates(RankWork(2 * part, 0.0, 4 * part), sizes, {schedule: pieces})[schedule].held / 2**30
     shares = alone[0] / times.forward, alone[1] / times.step
-    return dict(zip(FIELDS, (problem, tokens, ranks, schedule, times.forward, times.step, *shares, held), strict=True))
+    kind = problem, tokens, ranks, schedule, pieces
+    return dict(zip(FIELDS, (*kind, times.forward, times.step, *shares, held), strict=True))
 
 
 def main() -> None:

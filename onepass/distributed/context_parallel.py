@@ -57,7 +57,7 @@ def context_parallel(
     of the backend.
 
     pieces: how many parts the heads are computed in, one after the other: a rank holds the other ranks' data of a few
-    at a time. Without it, up to 16 that take 2 ms or more by the estimate, if heads are proved to be apart.
+    at a time. Without it, up to 16 whose kernels take 2 ms or more by the estimate, if heads are proved to be apart.
 
     together: a promise that lengths of parts, and integers such as positions, change on all ranks in the same call, or
     on none; where integers change, they are other tensors, or torch counts the write (not one by a collective, NumPy or
@@ -207,7 +207,7 @@ class ContextParallel:
         numbers, call = self._numbers(call)
         table = [[[queries, keys] for queries, keys, _ in host] for host in numbers]
         schedule = self.how.schedule or self._chosen(call, table)
-        count = self.how.pieces or self._piece_count(call, table, self._swapped(schedule))
+        count = self.how.pieces or self._piece_count(call, table, schedule)
         remembered = self._unchanged.remembered((str(numbers), schedule, count))
         run = self._run(call, table, schedule, count, remembered)
         result = run([*call.tensors.values()])
@@ -340,15 +340,15 @@ class ContextParallel:
         if self._dims.size == 1:
             return next(name for name, roles in SCHEDULES.items() if len(roles) == len(self._dims.ranks))
         heads = self._heads_of(call, self._sizes[-1])
-        work = replace(self._work(call, table, heads), pieces=self.how.pieces or self._piece_count(call, table, 1))
-        return chosen(work, self._sizes, next(iter(call.tensors.values())).device)
+        fitting = [name for name, roles in SCHEDULES.items() if len(roles) == len(self._sizes)]
+        pieces = {name: self.how.pieces or self._piece_count(call, table, name) for name in fitting}
+        device = next(iter(call.tensors.values())).device
+        return chosen(self._work(call, table, heads), self._sizes, device, pieces)
 
-    def _piece_count(self, call: SharedCall, table: Table, swapped: int) -> int:
-        """The most pieces that are worth it and that heads can be cut in; all ranks find the same.
-
-        swapped: the number of ranks that exchange heads.
-        """
-        count = most_pieces(self._work(call, table, None), self._sizes)
+    def _piece_count(self, call: SharedCall, table: Table, schedule: str) -> int:
+        """The most pieces that are worth it and that heads can be cut in; all ranks find the same."""
+        swapped = dict(zip(SCHEDULES[schedule], self._sizes, strict=True)).get("heads", 1)
+        count = most_pieces(self._work(call, table, None), self._sizes, schedule)
         while count > 1:
             heads = self._heads_of(call, count * swapped)
             if heads is not None and is_worth(self._work(call, table, heads), count):
@@ -360,9 +360,6 @@ class ContextParallel:
         """Of the longest parts."""
         longest = tuple(max(each) for each in zip(*(own for host in table for own in host), strict=True))
         return work_of([*call.tensors.values()], call.sides, longest, heads)
-
-    def _swapped(self, schedule: str) -> int:
-        return dict(zip(SCHEDULES[schedule], self._sizes, strict=True)).get("heads", 1)
 
     @property
     def _sizes(self) -> list[int]:

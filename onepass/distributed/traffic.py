@@ -6,7 +6,7 @@ an all-gather alike, beside 70 TFLOP of products; the ring needs less memory, so
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import log2, prod
 
@@ -21,7 +21,7 @@ LINK = 2.0e11  # bytes a second that one GPU receives from another of its host: 
 NETWORK = 4.0e10  # bytes a second that one GPU receives from another host: an estimate for a network card of each
 PRODUCTS = 5.0e14  # operations a second of a fused attention in half precision: an estimate for Hopper
 START = 2.0e-5  # seconds of an exchange without any bytes
-SECONDS_OF_A_PIECE = 2.0e-3  # at least: its kernels keep all of a GPU busy, and their starts are short beside them
+SECONDS_OF_A_KERNEL = 2.0e-3  # of a piece, at least: it keeps all of a GPU busy, and hides its start and an exchange's
 MOST_PIECES = 16
 MOST_SENT_AGAIN = 0.25  # of the keys' bytes: what has no heads comes with each piece
 SHARE_OF_MEMORY = 8  # what a rank holds of others may take 1/8 of a GPU's memory
@@ -41,7 +41,7 @@ class RankWork:
     """Of a rank: bytes of its keys and values, and operations of its queries with them.
 
     cut: bytes that an exchange of heads cuts, of arguments and of the result; None if heads cannot be exchanged. whole:
-    bytes of arguments that every rank gets whole then, and of these, whole_keys. pieces: that heads are computed in.
+    bytes of arguments that every rank gets whole then, and of these, whole_keys.
     """
 
     keys: int
@@ -49,19 +49,21 @@ class RankWork:
     cut: int | None = None
     whole: int = 0
     whole_keys: int = 0
-    pieces: int = 1
 
 
-def estimates(work: RankWork, sizes: Sequence[int]) -> dict[str, TrafficEstimate]:
-    """Of each schedule. sizes: the number of ranks along each dim of the mesh, hosts first."""
+def estimates(
+    work: RankWork, sizes: Sequence[int], pieces: Mapping[str, int] | None = None
+) -> dict[str, TrafficEstimate]:
+    """Of each schedule. sizes: the number of ranks along each dim of the mesh, hosts first. pieces: of heads, or 1."""
+    count, between = pieces or {}, NETWORK if len(sizes) > 1 else LINK
     return {
-        name: _estimate(work, dict(zip(roles, sizes, strict=True)), NETWORK if len(sizes) > 1 else LINK)
+        name: _estimate(work, dict(zip(roles, sizes, strict=True)), between, count.get(name, 1))
         for name, roles in SCHEDULES.items()
         if len(roles) == len(sizes) and ("heads" not in roles or work.cut is not None)
     }
 
 
-def _estimate(work: RankWork, ranks: dict[str, int], between: float) -> TrafficEstimate:
+def _estimate(work: RankWork, ranks: dict[str, int], between: float, pieces: int) -> TrafficEstimate:
     """ranks: the number of those that do each of the three things. between: bytes a second round the ring."""
     ring, gather, heads = (ranks.get(role, 1) for role in ("ring", "gather", "heads"))
     keys, kernel = work.keys + (heads - 1) * work.whole_keys, heads * work.operations / PRODUCTS
@@ -71,17 +73,19 @@ def _estimate(work: RankWork, ranks: dict[str, int], between: float) -> TrafficE
     received, held = passed + ring * inside, min(ring - 1, 2) * keys + 2 * inside
     if heads > 1:
         there = work.cut // heads * (heads - 1) + (heads - 1) * work.whole
-        received, held = received + there, held + min(work.pieces, MOST_AT_ONCE) * (work.cut + heads * work.whole)
-        seconds += there / LINK / work.pieces + 2 * START  # the first one's way there, and the last one's home
-    return TrafficEstimate(received, held // work.pieces, seconds)
+        received, held = received + there, held + min(pieces, MOST_AT_ONCE) * (work.cut + heads * work.whole)
+        seconds += there / LINK / pieces + 2 * START  # the first one's way there, and the last one's home
+    return TrafficEstimate(received, held // pieces, seconds)
 
 
-def most_pieces(work: RankWork, sizes: Sequence[int]) -> int:
-    """Of how many a rank's kernels take long enough: a power of 2. sizes: the number of ranks along each dim."""
-    seconds, ranks = work.operations * prod(sizes) / PRODUCTS, prod(sizes)
-    if ranks == 1 or seconds < 2 * SECONDS_OF_A_PIECE:
+def most_pieces(work: RankWork, sizes: Sequence[int], schedule: str) -> int:
+    """Of how many each kernel takes long enough: a power of 2. sizes: the number of ranks along each dim."""
+    ranks = dict(zip(SCHEDULES[schedule], sizes, strict=True))
+    kernels = ranks.get("ring", 1) * min(ranks.get("gather", 1), 2)
+    seconds = work.operations * prod(sizes) / PRODUCTS / kernels
+    if prod(sizes) == 1 or seconds < 2 * SECONDS_OF_A_KERNEL:
         return 1
-    return min(MOST_PIECES, 1 << int(log2(seconds / SECONDS_OF_A_PIECE)))
+    return min(MOST_PIECES, 1 << int(log2(seconds / SECONDS_OF_A_KERNEL)))
 
 
 def is_worth(work: RankWork, pieces: int) -> bool:
@@ -107,9 +111,11 @@ def work_of(tensors: Sequence[torch.Tensor], sides: Sides, lengths: tuple[int, i
     return RankWork(keys, operations, cut, sum(whole.values()), sum(n for k, n in whole.items() if k in sides.keys))
 
 
-def chosen(work: RankWork, sizes: Sequence[int], device: torch.device) -> str:
+def chosen(
+    work: RankWork, sizes: Sequence[int], device: torch.device, pieces: Mapping[str, int] | None = None
+) -> str:
     """The schedule with the least estimated time among those that fit; of equal ones, the one that holds less."""
-    found = estimates(work, sizes)
+    found = estimates(work, sizes, pieces)
     room, least = _memory(device) / SHARE_OF_MEMORY, min(e.held for e in found.values())
     fitting = {n: e for n, e in found.items() if e.held <= max(room, least)}
     return min(fitting, key=lambda name: (round(fitting[name].seconds, 6), fitting[name].held))

@@ -92,3 +92,32 @@ def test_heads_are_exchanged_where_keys_take_longer_than_their_products():
 def test_what_does_not_fit_is_not_gathered(monkeypatch):
     monkeypatch.setattr(traffic, "_memory", lambda device: 1000.0)
     assert chosen(work(1, 64), [8], CPU) == "ring"
+
+
+def test_pieces_are_as_many_as_have_kernels_of_2_ms():
+    """A ring of 2 has a kernel for each half of the keys, and so has a gathering, of however many ranks."""
+    work = RankWork(512 * MIB, 4.0 * 16 * 65536 * 128 * 65536)  # 0.14 s on 2 ranks
+    for name in ("ring", "all-gather", "ulysses"):
+        assert [traffic.most_pieces(work, [n], name) for n in (1, 2)] == [1, 16]
+    short = RankWork(MIB, 6.2 * traffic.SECONDS_OF_A_KERNEL * traffic.PRODUCTS)
+    assert [traffic.most_pieces(short, [n], "ring") for n in (2, 8)] == [4, 4]
+    assert [traffic.most_pieces(short, [n], "ulysses") for n in (2, 8)] == [8, 16]
+    assert traffic.most_pieces(short, [2, 4], "two-level") == 8, "4 kernels"
+    assert traffic.most_pieces(RankWork(MIB, 1e9), [8], "ring") == 1
+
+
+def test_a_piece_holds_its_part_and_waits_for_its_part():
+    work = RankWork(1000, 1e12, 4000)
+    whole, pieces = estimates(work, [2]), estimates(work, [2], dict.fromkeys(("ring", "all-gather", "ulysses"), 4))
+    held = {name: pieces[name].held / whole[name].held for name in whole}
+    assert held == {"ring": 0.25, "all-gather": 0.25, "ulysses": 0.75}, "of heads, three pieces at a time"
+    assert all(pieces[name].received == whole[name].received for name in whole)
+    slow = RankWork(10**9, 1.0, 4 * 10**9)
+    waits = [estimates(slow, [2], {"ulysses": n})["ulysses"].seconds for n in (1, 4)]
+    assert waits[1] < waits[0] / 3
+
+
+def test_what_has_no_heads_makes_pieces_dear():
+    assert traffic.is_worth(RankWork(1000, 1.0, 4000, 100, 16), 16)
+    assert not traffic.is_worth(RankWork(1000, 1.0, 4000, 600, 500), 2)
+    assert traffic.is_worth(RankWork(1000, 1.0, 4000, 600, 500), 1)
