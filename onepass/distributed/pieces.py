@@ -50,9 +50,10 @@ class Pieces:
 
 @dataclass
 class JoinedHeads:
-    """A tensor of parts along an axis, which come one by one; what did not come is 0."""
+    """A tensor of parts along an axis, which come one by one. complete: whether all come; else the others are 0."""
 
     axis: int
+    complete: bool = True
     whole: torch.Tensor | None = None
 
     def put(self, part: torch.Tensor, number: int, count: int, dtype: torch.dtype) -> None:
@@ -63,7 +64,8 @@ class JoinedHeads:
         if self.whole is None:
             shape = list(part.shape)
             shape[self.axis] *= count
-            self.whole = part.new_zeros(shape, dtype=dtype)
+            made = part.new_empty if self.complete else part.new_zeros
+            self.whole = made(shape, dtype=dtype)
         self.whole.chunk(count, self.axis)[number].copy_(part)
 
 
@@ -81,8 +83,9 @@ class JoinedGradients:
         axes = {} if self.pieces.heads is None else self.pieces.heads.axes
         for number, x in enumerate(found):
             if x is not None and number in axes:
-                joined = self.joined.setdefault(number, JoinedHeads(axes[number]))
-                joined.put(x, *self.pieces.place(number, piece), self.tensors[number].dtype)
+                place, count = self.pieces.place(number, piece)
+                joined = self.joined.setdefault(number, JoinedHeads(axes[number], count == self.pieces.count))
+                joined.put(x, place, count, self.tensors[number].dtype)
         self.rest.add([None if number in axes else x for number, x in enumerate(found)])
 
     def all(self) -> Gradients:
