@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import inspect
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 from zlib import crc32
@@ -105,6 +106,18 @@ def _settings(function: Callable) -> tuple:
         return ()
     each = ((name, vars(module)) for name, module in function.named_modules())
     return tuple((name, n, x) for name, found in each for n, x in found.items() if isinstance(x, PLAIN))
+
+
+@contextmanager
+def _unchanged_settings(module: torch.nn.Module) -> Iterator[None]:
+    """Takes back what a trace changes of them: a module that counts its calls would be another one after each trace."""
+    before = _settings(module)
+    try:
+        yield
+    finally:
+        named = dict(module.named_modules())
+        for name, n, x in before:
+            setattr(named[name], n, x)
 
 
 @dataclass(frozen=True)
@@ -398,7 +411,8 @@ class ContextParallel:
             ordered = inspect.BoundArguments(self._signature, {n: given[n] for n in self._signature.parameters})
             if not isinstance(self.function, torch.nn.Module):
                 return self.function(*ordered.args, **ordered.kwargs)
-            return torch.func.functional_call(self.function, inside, ordered.args, ordered.kwargs)
+            with _unchanged_settings(self.function):
+                return torch.func.functional_call(self.function, inside, ordered.args, ordered.kwargs)
 
         return run
 

@@ -29,8 +29,8 @@ from .laws.attention_cut import (
     Traced,
     apart_from_sinks,
     cuts,
-    is_sum_of_weights,
     may_hide,
+    reads_weights_once,
     rest_graph,
     sinks_graph,
     traced,
@@ -106,7 +106,7 @@ def proved(function: Call, tensors: Sequence[torch.Tensor], sides: Sides, names:
     for place, cut in enumerate(cuts(apart, [*sides.keys])):
         try:
             require_merge(*_terms(apart, cut.mean, sides.keys, names), where_of(cut.mean))
-            require_linear(cut)
+            require_once(cut)
             require_layout(cut)  # under autocast, a product of matrices comes before that of all axes
         except Refusal as reason:
             refused = refused or reason
@@ -198,9 +198,9 @@ def _weighted_values(
     return _terms(found, apart.written.get(mean, mean), sides.queries, names)
 
 
-def require_linear(cut: AttentionCut) -> None:
+def require_once(cut: AttentionCut) -> None:
     """Raises Refusal unless the weighted values are a sum of weights of the softmax, each times a value."""
-    if not is_sum_of_weights(cut):
+    if not reads_weights_once(cut):
         reason = "what is made of the softmax's weights is no sum of them, each times a value"
         raise Refusal(messages.RANKS_NO_LAW, where_of(cut.mean), reason=reason)
 

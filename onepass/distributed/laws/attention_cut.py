@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from ... import messages
 from ...errors import Refusal
 from ...graph.nodes import value_of_node, where_of
-from ...graph.op_kinds import Trait, has_trait, kind_of, name_of
+from ...graph.op_kinds import kind_of, name_of
 from ...graph.trace import UserLines, aten_graph, without_saved_tensors
 from ...regions.open_calls import inline_library_calls
 
@@ -37,7 +37,6 @@ LIKE: dict[str, Callable[[fx.Node], object]] = {  # numbers of another tensor's 
     "new_full": lambda node: node.args[2],
 }
 PADS = {"pad": 3, "constant_pad_nd": 2}  # which argument is the number
-LINEAR = frozenset({"mul", "neg", "sum", "mean", "dropout"})  # in eval; a random dropout is refused
 SOFTMAXES = frozenset({"softmax", "_softmax", "_safe_softmax"})
 
 
@@ -262,27 +261,21 @@ def _read_without(result: fx.Node, cut: fx.Node) -> set[fx.Node]:
     return found
 
 
-def is_sum_of_weights(cut: AttentionCut) -> bool:
-    """Whether the weighted values are linear in the weights of the softmax, by the calls between them.
+def reads_weights_once(cut: AttentionCut) -> bool:
+    """Whether each call between the softmax and the weighted values reads one operand that is made of its weights.
 
-    Only then is the sum of its exponentials the state of some keys, and are sinks one more. Weights that are divided by
-    their own sum are not: softmax(cat([s, sink]))[..., :-1] made so does not depend on the sink.
+    A mean is then a sum of the weights themselves, each times a value, and sinks, which make all weights smaller by one
+    factor, are one more state. Weights that are divided by their own sum are read twice: softmax(cat([s,
+    sink]))[..., :-1] made so does not depend on the sink, which would be a state nevertheless.
     """
     order = list(cut.traced.graph.nodes)
     read, of_weights = _read_without(cut.mean, cut.softmax), _behind(order, {cut.softmax})
-    return all(_is_linear(node, of_weights) for node in order if node in read and node in of_weights)
+    return all(_operands_among(node, of_weights) == 1 for node in order if node in read and node in of_weights)
 
 
-def _is_linear(node: fx.Node, weights: Collection[fx.Node]) -> bool:
-    """Whether what a call gives is linear in the one of its operands that is made of weights."""
-    name, kind = name_of(node), kind_of(node)
+def _operands_among(node: fx.Node, some: Collection[fx.Node]) -> int:
     operands = [x for arg in node.args for x in (arg if isinstance(arg, list | tuple) else [arg])]
-    made = [x in weights for x in operands if isinstance(x, fx.Node)]
-    if sum(made) != 1:
-        return False
-    if kind == "contraction":
-        return has_trait(node, Trait.PRODUCT)
-    return kind in ("view", "cast") or name in LINEAR or (name == "div" and operands[0] in weights)
+    return sum(isinstance(x, fx.Node) and x in some for x in operands)
 
 
 def may_hide(cut: AttentionCut) -> bool:

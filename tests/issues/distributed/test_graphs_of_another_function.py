@@ -30,6 +30,23 @@ def test_a_module_is_read_as_it_is_in_each_call(mesh):
         shared(Q, K, V)
 
 
+class Counting(Scaled):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, q, k, v):
+        self.calls += 1
+        return super().forward(q, k, v)
+
+
+def test_a_module_that_counts_its_calls_has_one_graph(mesh):
+    shared = onepass.context_parallel(Counting().eval(), mesh, "cp")
+    for _ in range(3):
+        shared(Q, K, V)
+        assert len(shared.reports) == 1
+
+
 SHORT = {
     "a short sequence": lambda q, k, v: torch.softmax(q @ k.mT * (2 if k.shape[-2] < 100 else 1), -1) @ v,
     "an even number of queries": lambda q, k, v: torch.softmax(q @ k.mT * (2 - q.shape[-2] % 2), -1) @ v,
