@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import inspect
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 from zlib import crc32
@@ -20,7 +21,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from ..compiler.options import Options
 from ..errors import InputError, Refusal
 from ..report.records import Report, as_seen
-from .exchange import ALONE, Ranks, Remembered, Unchanged, is_remembered, keep_newest
+from ..translate.translate import Captured
+from .exchange import ALONE, Ranks, Unchanged, is_remembered, keep_newest
 from .head_exchange import HeadExchange, Move
 from .laws.head_law import Heads
 from .pieces import Pieces
@@ -95,6 +97,29 @@ def context_parallel(
     return ContextParallel(function, dims, axes, How(schedule, pieces, together), read)
 
 
+PLAIN = (bool, int, float, str, torch.dtype)
+
+
+def _settings(function: Callable) -> tuple:
+    """The attributes of a module and of those in it that are numbers or names: its graph is made with them."""
+    if not isinstance(function, torch.nn.Module):
+        return ()
+    each = ((name, vars(module)) for name, module in function.named_modules())
+    return tuple((name, n, x) for name, found in each for n, x in found.items() if isinstance(x, PLAIN))
+
+
+@contextmanager
+def _unchanged_settings(module: torch.nn.Module) -> Iterator[None]:
+    """Takes back what a trace changes of them: a module that counts its calls would be another one after each trace."""
+    before = _settings(module)
+    try:
+        yield
+    finally:
+        named = dict(module.named_modules())
+        for name, n, x in before:
+            setattr(named[name], n, x)
+
+
 @dataclass(frozen=True)
 class How:
     """What `context_parallel` was told of how ranks share."""
@@ -106,20 +131,20 @@ class How:
 
 @dataclass(frozen=True)
 class SharedCall:
-    """The arguments of one call that are no tensors, this rank's tensors by name, and which are shared out."""
+    """The arguments of one call that are no tensors, this rank's tensors by name, and which are shared out.
+
+    settings: of a module, its numbers and names, such as whether it is in training.
+    """
 
     words: Mapping[str, Any]
     tensors: Mapping[str, torch.Tensor]
     sides: Sides
+    settings: tuple = ()
 
     @property
     def lengths(self) -> tuple[int, int]:
         """The numbers of queries and keys."""
-        given = [*self.tensors.values()]
-        queries, keys = (
-            next(given[k].shape[axis] for k, axis in axes.items()) for axes in (self.sides.queries, self.sides.keys)
-        )
-        return queries, keys
+        return self.sides.lengths([*self.tensors.values()])
 
     @property
     def integers(self) -> dict[int, torch.Tensor]:
@@ -137,7 +162,8 @@ class SharedCall:
         kinds = [(x.dtype, x.device, x.requires_grad and torch.is_grad_enabled()) for x in self.tensors.values()]
         device = next(iter(self.tensors.values())).device.type
         autocast = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device)
-        return (autocast, tuple((n, repr(x)) for n, x in self.words.items()), *self.tensors, *kinds)
+        words = tuple((n, repr(x)) for n, x in self.words.items())
+        return (autocast, words, self.settings, *self.tensors, *kinds)
 
     @property
     def other_axes(self) -> list[tuple[int, ...]]:
@@ -203,13 +229,12 @@ class ContextParallel:
         words, tensors = self._bound(args, kwargs)
         placed = Placed.of(self._dims, tensors, self._axes)
         local = {name: placed.local(x) for name, x in tensors.items()}
-        call = SharedCall(words, local, self._sides(local))
+        call = SharedCall(words, local, self._sides(local), _settings(self.function))
         numbers, call = self._numbers(call)
         table = [[[queries, keys] for queries, keys, _ in host] for host in numbers]
         schedule = self.how.schedule or self._chosen(call, table)
         count = self.how.pieces or self._piece_count(call, table, schedule)
-        remembered = self._unchanged.remembered((str(numbers), schedule, count))
-        run = self._run(call, table, schedule, count, remembered)
+        run = self._run(call, table, schedule, count, str(numbers))
         result = run([*call.tensors.values()])
         return placed.result(result, run.attention.law.axis, sum(queries for host in table for queries, _ in host))
 
@@ -239,8 +264,11 @@ class ContextParallel:
             raise InputError(f"ranks call {self.name} with other kinds of tensors; this one has {call.alike}")
         return [[numbers[:-1] for numbers in host] for host in table]
 
-    def _run(self, call: SharedCall, table: Table, schedule: str, count: int, remembered: Remembered) -> Run:
-        """How this call's schedule is run, in so many pieces. Raises Refusal where heads are not proved apart."""
+    def _run(self, call: SharedCall, table: Table, schedule: str, count: int, numbers: str) -> Run:
+        """How this call's schedule is run, in so many pieces. numbers: what ranks told each other.
+
+        Raises Refusal where heads are not proved apart.
+        """
         roles = SCHEDULES[schedule]
         ranks = dict(zip(roles, self._dims.ranks, strict=True))
         ring, gather, swap = (ranks.get(role, ALONE) for role in ("ring", "gather", "heads"))
@@ -256,8 +284,10 @@ class ContextParallel:
         if "heads" in ranks:
             table = [[[sum(of_rank) for of_rank in zip(*host, strict=True)]] for host in table]
         if parts > 1:
-            of_a_piece = self._attention(call, (parts, *table[ring.rank][gather.rank]))
+            of_a_piece = self._attention(call, (parts, *table[ring.rank][gather.rank]), heads.form)
         keys = [[length for _, length in host] for host in table]
+        cut = sorted(pieces.heads.axes.items()) if pieces.heads else ()  # of integers, too
+        remembered = self._unchanged.remembered((numbers, schedule, count, *cut))
         shards = Shards(ring, gather, keys, [*call.sides.keys.values()], remembered)
         return Run(attention, of_a_piece, shards, pieces, [*call.integers])
 
@@ -293,15 +323,18 @@ class ContextParallel:
                 raise InputError(f"parts of one sequence have one length, and these have {lengths}")
         return sides
 
-    def _attention(self, call: SharedCall, piece: tuple[int, ...] = ()) -> SharedAttention:
+    def _attention(
+        self, call: SharedCall, piece: tuple[int, ...] = (), form: Captured | None = None
+    ) -> SharedAttention:
         """The graphs for tensors of this kind, or for a piece of them; the proof holds for all lengths, and for pieces.
 
-        piece: the number of equal parts that heads are cut in, and its numbers of queries and keys.
+        piece: the number of equal parts that heads are cut in, and its numbers of queries and keys. form: what was
+        proved of it.
         """
         kind = (*call.kind, *(tuple(x.shape) for x in call.tensors.values()), *piece)
         if kind not in self._known:
             function = self._of_tensors(call.words, [*call.tensors])
-            self._known[kind] = SharedAttention(function, call.sides, self.options, self._law(call))
+            self._known[kind] = SharedAttention(function, call.sides, self.options, self._law(call), form)
         return self._known[kind]
 
     def _law(self, call: SharedCall) -> Proved:
@@ -375,7 +408,8 @@ class ContextParallel:
             ordered = inspect.BoundArguments(self._signature, {n: given[n] for n in self._signature.parameters})
             if not isinstance(self.function, torch.nn.Module):
                 return self.function(*ordered.args, **ordered.kwargs)
-            return torch.func.functional_call(self.function, inside, ordered.args, ordered.kwargs)
+            with _unchanged_settings(self.function):
+                return torch.func.functional_call(self.function, inside, ordered.args, ordered.kwargs)
 
         return run
 

@@ -52,7 +52,8 @@ class PartState:
         self.dtype: torch.dtype = value_of_node(cut.mean).dtype
         self._weighted = weighted_graph(cut)
         self.report: Report = rewrite(self.module.graph, options)
-        publish(self.report, options.required)
+        if all(value_of_node(x).numel() for x in cut.traced.inputs):  # of an empty part there is nothing to fuse
+            publish(self.report, options.required)
         self.module.recompile()
         self._given: fx.GraphModule | None = None
         try:
@@ -64,7 +65,8 @@ class PartState:
     @torch.no_grad()
     def state(self, tensors: Sequence[torch.Tensor]) -> State:
         """The state of the keys among the tensors, which the placeholders take in order."""
-        return State(*self.module(*tensors))
+        with torch._C._DisableAutocast():
+            return State(*self.module(*tensors))
 
     def gradients(
         self, tensors: Sequence[torch.Tensor], needed: Sequence[bool], whole: State, cotangent: torch.Tensor
@@ -84,7 +86,8 @@ class PartState:
 
 def sink_state(scores_of: Call, tensors: Sequence[torch.Tensor]) -> State:
     """The state of scores without keys. scores_of: those [..., queries, sinks], from the tensors."""
-    scores = scores_of(*tensors)
+    with torch._C._DisableAutocast():
+        scores = scores_of(*tensors)
     total = scores.to(torch.promote_types(scores.dtype, torch.float32)).logsumexp(-1, keepdim=True)
     return State(torch.zeros_like(total), total)
 
@@ -114,7 +117,7 @@ def _differentiated(
     needed: Sequence[bool],
     cotangents: Sequence[torch.Tensor],
 ) -> list[torch.Tensor | None]:
-    with torch.enable_grad():
+    with torch.enable_grad(), torch._C._DisableAutocast():
         own = [
             t.detach().requires_grad_(n) if t.requires_grad or n else t for t, n in zip(tensors, needed, strict=True)
         ]

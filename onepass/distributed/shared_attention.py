@@ -30,6 +30,7 @@ from .laws.attention_cut import (
     apart_from_sinks,
     cuts,
     may_hide,
+    reads_weights_once,
     rest_graph,
     sinks_graph,
     traced,
@@ -53,6 +54,11 @@ class Sides:
 
     queries: Mapping[int, int]
     keys: Mapping[int, int]
+
+    def lengths(self, tensors: Sequence[torch.Tensor]) -> tuple[int, int]:
+        """The numbers of queries and keys."""
+        queries, keys = (next(tensors[k].shape[a] for k, a in axes.items()) for axes in (self.queries, self.keys))
+        return queries, keys
 
     def with_keys(self, tensors: Sequence[torch.Tensor], keys: Keys) -> list[torch.Tensor]:
         """The tensors with other keys."""
@@ -81,11 +87,14 @@ Call = Callable[..., torch.Tensor]  # of tensors
 class Proved:
     """A function for which the merge law is proved. place: that of the cut, among the places to cut.
 
-    axis: of the queries in the result.
+    axis: of the queries in the result. form: what was proved, the result as terms, with the lengths of the proof.
+    names: of the tensors.
     """
 
     place: int
     axis: int
+    form: Captured
+    names: Sequence[str] = ()
 
 
 def proved(function: Call, tensors: Sequence[torch.Tensor], sides: Sides, names: Sequence[str] = ()) -> Proved:
@@ -97,6 +106,7 @@ def proved(function: Call, tensors: Sequence[torch.Tensor], sides: Sides, names:
     for place, cut in enumerate(cuts(apart, [*sides.keys])):
         try:
             require_merge(*_terms(apart, cut.mean, sides.keys, names), where_of(cut.mean))
+            require_once(cut)
             require_layout(cut)  # under autocast, a product of matrices comes before that of all axes
         except Refusal as reason:
             refused = refused or reason
@@ -105,8 +115,8 @@ def proved(function: Call, tensors: Sequence[torch.Tensor], sides: Sides, names:
         axis = require_rows(rows, queries)
         _require_no_count(rows, sides, where_of(found.result))
         other = _of_lengths(function, sides.with_lengths(given, OTHER_LENGTHS), hint)
-        _require_any_length(rows, _terms(other, other.result, {}, names)[0], where_of(found.result))
-        return Proved(place, axis)
+        _require_form(rows, _terms(other, other.result, {}, names)[0], OTHER_LENGTHS, where_of(found.result))
+        return Proved(place, axis, rows, names)
     raise refused or Refusal(messages.RANKS_NO_LAW, where_of(found.result), reason="keys are read behind the softmax")
 
 
@@ -147,9 +157,9 @@ def _require_no_count(captured: Captured, sides: Sides, where: str) -> None:
             raise Refusal(messages.RANKS_NO_LAW, where, reason="it counts queries or keys, and a part has fewer")
 
 
-def _require_any_length(one: Captured, other: Captured, where: str) -> None:
+def _require_form(one: Captured, other: Captured, others: tuple[int, ...], where: str) -> None:
     """Raises Refusal unless the terms are the same with other numbers of queries and keys."""
-    lengths = dict(zip(LENGTHS, OTHER_LENGTHS, strict=True))
+    lengths = dict(zip(LENGTHS, others, strict=True))
     sizes = {dim: lengths[n] for dim in all_dims(one.term) if (n := int(dim.size)) in lengths}
     if not same_at_other_sizes(one, other, sizes):
         reason = "it is another function for another number of queries or keys, and a part has fewer"
@@ -171,7 +181,7 @@ def proved_heads(
             fewer, _ = _weighted_values(function, heads.cut(given, 0, parts), sides, names, place)
             dim = whole.order[heads.axis]
             if same_at_other_sizes(whole, fewer, {dim: int(dim.size) // parts}):
-                return replace(heads, rows=rows)
+                return replace(heads, rows=rows, form=fewer)
     except CANNOT_RUN as error:
         reason = f"the function does not run at other sizes ({_first_line(error)})"
         raise Refusal(messages.RANKS_NO_HEADS, reason=reason) from error
@@ -186,6 +196,13 @@ def _weighted_values(
     apart = apart_from_sinks(found, [*sides.keys])
     mean = list(cuts(apart, [*sides.keys]))[place].mean
     return _terms(found, apart.written.get(mean, mean), sides.queries, names)
+
+
+def require_once(cut: AttentionCut) -> None:
+    """Raises Refusal unless the weighted values are a sum of weights of the softmax, each times a value."""
+    if not reads_weights_once(cut):
+        reason = "what is made of the softmax's weights is no sum of them, each times a value"
+        raise Refusal(messages.RANKS_NO_LAW, where_of(cut.mean), reason=reason)
 
 
 def require_layout(cut: AttentionCut) -> None:
@@ -218,7 +235,8 @@ def _trace(function: Call, fakes: Sequence[torch.Tensor]) -> Traced:
 @dataclass
 class SharedAttention:
     """An attention for tensors of one kind. parts: for each number of keys that are there at once, who computes them.
-    ends: what is beside the keys, once it was asked for. hides: whether scores may be as low as a mask's number.
+    form: of a piece, what was proved of its weighted values. ends: what is beside the keys, once it was asked for.
+    hides: whether scores may be as low as a mask's number.
 
     Lengths of keys may differ from rank to rank, so parts are made as they come.
     """
@@ -227,6 +245,7 @@ class SharedAttention:
     sides: Sides
     options: Options
     law: Proved
+    form: Captured | None = None
     parts: dict[tuple[int, ...], PartState] = field(default_factory=dict)
     ends: tuple[Call, Call | None] | None = None
     hides: bool = False
@@ -247,8 +266,18 @@ class SharedAttention:
         return self.ends
 
     def _cut(self, tensors: Sequence[torch.Tensor]) -> AttentionCut:
-        found = apart_from_sinks(_trace(self.function, _fakes(tensors)), [*self.sides.keys])
-        return list(cuts(found, [*self.sides.keys]))[self.law.place]
+        """The graph for these tensors. Raises Refusal if it is not the one that was proved, as by `if` of a length."""
+        found = _trace(self.function, _fakes(tensors))
+        apart = apart_from_sinks(found, [*self.sides.keys])
+        places = list(cuts(apart, [*self.sides.keys]))
+        cut, form, result = places[min(self.law.place, len(places) - 1)], self.law.form, found.result
+        if self.form is not None:
+            form, result = self.form, apart.written.get(cut.mean, cut.mean)
+        lengths = self.sides.lengths(tensors)
+        if min(lengths) > 1 and all(x.numel() for x in tensors):  # a sum over one key or none has other terms
+            terms, _ = _terms(found, result, {}, self.law.names)
+            _require_form(form, terms, lengths, where_of(result))
+        return cut
 
 
 @dataclass(frozen=True)
@@ -265,7 +294,9 @@ class Run:
     def __call__(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         """The rank's share of the result."""
         rest, _ = self.attention.beside_keys(tensors)
-        return rest(*tensors, _Merged.apply(self, *tensors))
+        merged = _Merged.apply(self, *tensors)
+        with torch._C._DisableAutocast():  # a graph that was traced under autocast has its casts
+            return rest(*tensors, merged)
 
     def forward(self, tensors: Sequence[torch.Tensor]) -> State:
         """The state of all keys and of sinks. Its output has the dtype that the attention gives."""
@@ -326,6 +357,7 @@ class Run:
         def gradients_of(keys: Keys) -> tuple[Gradients, Gradients]:
             own = self._sides.with_keys(given, keys)
             found = self.of_a_piece.part(own).gradients(own, needed, whole, grad)
+            found = _filled(found, own, needed, self._sides.keys)
             others = [None if k in self._sides.keys else x for k, x in enumerate(found)]
             return others, [found[k] for k in self._sides.keys]
 
@@ -336,6 +368,7 @@ class Run:
         found: Gradients = self._sides.with_keys(rest.total, of_keys)
         if exchange is None:
             return found
+        found = _filled(found, given, needed, exchange.moves)
         rounded = [None if g is None else g.to(t.dtype) for g, t in zip(found, tensors, strict=True)]
         return (yield from exchange.gradients_home(rounded))
 
@@ -363,6 +396,17 @@ class Run:
 def _with_gradients_of(tensors: Sequence[torch.Tensor], parts: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """The parts, said to have gradients as the tensors have; those that have none stay the same objects."""
     return [p.detach().requires_grad_() if t.requires_grad else p for t, p in zip(tensors, parts, strict=True)]
+
+
+def _filled(
+    found: Gradients, tensors: Sequence[torch.Tensor], needed: Sequence[bool], sent: Collection[int]
+) -> Gradients:
+    """The gradients, with zeros for those that are sent and that a rank did not find: others wait for them.
+
+    Without elements, for example, a rank finds none of what is only compared with a number, where others find zeros.
+    """
+    none = {k for k in sent if needed[k] and found[k] is None}
+    return [torch.zeros_like(t) if k in none else g for k, (g, t) in enumerate(zip(found, tensors, strict=True))]
 
 
 class _Merged(torch.autograd.Function):

@@ -261,6 +261,23 @@ def _read_without(result: fx.Node, cut: fx.Node) -> set[fx.Node]:
     return found
 
 
+def reads_weights_once(cut: AttentionCut) -> bool:
+    """Whether each call between the softmax and the weighted values reads one operand that is made of its weights.
+
+    A mean is then a sum of the weights themselves, each times a value, and sinks, which make all weights smaller by one
+    factor, are one more state. Weights that are divided by their own sum are read twice: softmax(cat([s,
+    sink]))[..., :-1] made so does not depend on the sink, which would be a state nevertheless.
+    """
+    order = list(cut.traced.graph.nodes)
+    read, of_weights = _read_without(cut.mean, cut.softmax), _behind(order, {cut.softmax})
+    return all(_operands_among(node, of_weights) == 1 for node in order if node in read and node in of_weights)
+
+
+def _operands_among(node: fx.Node, some: Collection[fx.Node]) -> int:
+    operands = [x for arg in node.args for x in (arg if isinstance(arg, list | tuple) else [arg])]
+    return sum(isinstance(x, fx.Node) and x in some for x in operands)
+
+
 def may_hide(cut: AttentionCut) -> bool:
     """Whether scores may be as low as -1e9: such a number is in the graph, or a tensor that is given may hold one.
 

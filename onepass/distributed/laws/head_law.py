@@ -29,12 +29,13 @@ NumberedAxes = Mapping[int, int]  # of tensors by number: an axis, from 0
 class Heads:
     """An axis of what an attention gives that is shared out, and the axis of each tensor, by number, cut with it.
 
-    rows: the axis of the queries.
+    rows: the axis of the queries. form: what a part gives, as terms, with the lengths of the proof.
     """
 
     axis: int
     axes: NumberedAxes
     rows: int = -2
+    form: Captured | None = None
 
     def cut(self, tensors: list[torch.Tensor], rank: int, ranks: int, kept: Container[int] = ()) -> list[torch.Tensor]:
         """The tensors with one rank's heads, those in `kept` excepted."""

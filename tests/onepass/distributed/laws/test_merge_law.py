@@ -44,6 +44,9 @@ MERGE = {
     "finite mask": lambda q, k, v, i, j: weights(scores(q, k).masked_fill(j > i[:, None], -1e4)) @ v,
     "values scaled by key": lambda q, k, v, i, j: weights(scores(q, k)) @ (v * j[:, None]),
     "followed by a gate": lambda q, k, v, i, j: (weights(scores(q, k)) @ v) * torch.sigmoid(q),
+    "rows without keys are 0": lambda q, k, v, i, j: (
+        weights(scores(q, k)).masked_fill(scores(q, k).amax(-1, keepdim=True) == -math.inf, 0.0) @ v
+    ),
     "largest taken away": lambda q, k, v, i, j: weights(scores(q, k) - scores(q, k).amax(-1, keepdim=True)) @ v,
 }
 DO_NOT = {
@@ -56,6 +59,12 @@ DO_NOT = {
     "number of keys": lambda q, k, v, i, j: weights(scores(q, k) * math.log(k.shape[-2])) @ v * k.shape[-2] / v.sum(),
     "weights kept above a mean": lambda q, k, v, i, j: (
         weights(scores(q, k).where(scores(q, k) > scores(q, k).mean(-1, keepdim=True), -math.inf)) @ v
+    ),
+    "divided by the sum of weights": lambda q, k, v, i, j: (
+        (sink(q, k, q[..., :1])[..., :-1] @ v) / sink(q, k, q[..., :1])[..., :-1].sum(-1, keepdim=True)
+    ),
+    "weights divided by their sum": lambda q, k, v, i, j: (
+        (lambda w: w / w.sum(-1, keepdim=True) @ v)(sink(q, k, q[..., :1])[..., :-1])
     ),
     "weights squared": lambda q, k, v, i, j: weights(scores(q, k)) ** 2 @ v,
     "number of keys in a score": lambda q, k, v, i, j: weights(scores(q, k) * math.log(k.shape[-2])) @ v,
