@@ -22,7 +22,7 @@ from ..compiler.options import Options
 from ..errors import InputError, Refusal
 from ..report.records import Report, as_seen
 from ..translate.translate import Captured
-from .exchange import ALONE, Ranks, Unchanged, is_remembered, keep_newest
+from .exchange import ALONE, MOST_GRAPHS, Ranks, Unchanged, is_remembered, keep_newest
 from .head_exchange import HeadExchange, Move
 from .laws.head_law import Heads
 from .pieces import Pieces
@@ -208,7 +208,7 @@ class ContextParallel:
         unknown = [n for names in axes for n in names if n not in self._signature.parameters]
         if unknown:
             raise InputError(f"{self.name} has no argument {unknown[0]!r}")
-        self._known: dict[tuple, SharedAttention] = {}
+        self._known = OrderedDict[tuple, SharedAttention]()
         self._laws: dict[tuple, Proved] = {}
         self._heads: dict[tuple, Heads | None] = {}
         self._unchanged, self._tables = Unchanged(), OrderedDict[tuple[int, ...], Table]()
@@ -335,6 +335,8 @@ class ContextParallel:
         if kind not in self._known:
             function = self._of_tensors(call.words, [*call.tensors])
             self._known[kind] = SharedAttention(function, call.sides, self.options, self._law(call), form)
+        self._known.move_to_end(kind)
+        keep_newest(self._known, MOST_GRAPHS)
         return self._known[kind]
 
     def _law(self, call: SharedCall) -> Proved:

@@ -97,6 +97,7 @@ ALONE = Ranks(None, 0, 1)
 
 Place = tuple[str, int]  # "ring" or "host" and the number of the host whose keys these are, or "heads"
 MOST_TABLES = 8  # of integers that are kept: of a training loop, an evaluation, and some lengths
+MOST_GRAPHS = 64  # that are kept of one function: each length of a part has its own
 MOST_OF_A_TOKEN = 64  # integers: more are too many to keep
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.bool)  # not bytes, which keys and values may be
 
@@ -205,7 +206,7 @@ def _are_equal(some: Mapping[int, torch.Tensor], others: Mapping[int, torch.Tens
     )
 
 
-def keep_newest(table: OrderedDict) -> None:
+def keep_newest(table: OrderedDict, most: int = MOST_TABLES) -> None:
     """Drops the oldest entries of too many."""
-    while len(table) > MOST_TABLES:
+    while len(table) > most:
         table.popitem(last=False)

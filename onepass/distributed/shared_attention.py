@@ -6,6 +6,7 @@ of this rank's queries and keys. Example: `SharedAttention.of(function, kinds, s
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -23,7 +24,7 @@ from ..graph.nodes import where_of
 from ..graph.trace import from_aten_graph
 from ..states import State
 from ..translate.translate import Captured, translate
-from .exchange import Remembered, Steps
+from .exchange import MOST_GRAPHS, Remembered, Steps, keep_newest
 from .laws.attention_cut import (
     AttentionCut,
     Traced,
@@ -246,7 +247,7 @@ class SharedAttention:
     options: Options
     law: Proved
     form: Captured | None = None
-    parts: dict[tuple[int, ...], PartState] = field(default_factory=dict)
+    parts: OrderedDict[tuple[int, ...], PartState] = field(default_factory=OrderedDict)
     ends: tuple[Call, Call | None] | None = None
     hides: bool = False
 
@@ -256,6 +257,8 @@ class SharedAttention:
         if kind not in self.parts:
             with torch.enable_grad():
                 self.parts[kind] = PartState(self._cut(tensors), self.options)
+        self.parts.move_to_end(kind)
+        keep_newest(self.parts, MOST_GRAPHS)
         return self.parts[kind]
 
     def beside_keys(self, tensors: Sequence[torch.Tensor]) -> tuple[Call, Call | None]:

@@ -11,6 +11,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 import onepass
+from onepass.distributed import context_parallel
 from onepass.distributed.positions import head_tail
 from onepass.errors import InputError, Refusal
 from tests.support.processes import join_group, together
@@ -497,3 +498,13 @@ def exact_of(function, whole, given):
     result = (attended - attended.mean(1, keepdim=True)) * wide["gate"]
     wanted = [wide[n] for n in given]
     return [result, *torch.autograd.grad(result, wanted, cotangent(whole["q"]).double())]
+
+
+def test_few_graphs_are_kept(mesh, monkeypatch):
+    """Of parts whose lengths change in each call; the oldest is derived again where it is asked for."""
+    monkeypatch.setattr(context_parallel, "MOST_GRAPHS", 2)
+    call = onepass.context_parallel(full, mesh, "cp")
+    for length in (5, 6, 7, 5):
+        given = [x[:, :, :length] for x in tensors("qkv")]
+        torch.testing.assert_close(call(*given), full(*given), rtol=1e-5, atol=1e-5)
+        assert len(call._known) <= 2
