@@ -374,7 +374,7 @@ class ContextParallel:
         """The schedule by the estimates of the longest parts, which all ranks know, so that they choose alike."""
         if self._dims.size == 1:
             return next(name for name, roles in SCHEDULES.items() if len(roles) == len(self._dims.ranks))
-        heads = self._heads_of(call, self._sizes[-1])
+        heads = self._heads_of(call, (self.how.pieces or 1) * self._sizes[-1])
         fitting = [name for name, roles in SCHEDULES.items() if len(roles) == len(self._sizes)]
         pieces = {name: self.how.pieces or self._piece_count(call, table, name) for name in fitting}
         device = next(iter(call.tensors.values())).device

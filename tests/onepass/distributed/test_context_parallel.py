@@ -2,6 +2,7 @@
 
 import functools
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,7 +13,9 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import onepass
 from onepass.distributed import context_parallel
+from onepass.distributed.context_parallel import SharedCall
 from onepass.distributed.positions import head_tail
+from onepass.distributed.shared_attention import Sides
 from onepass.errors import InputError, Refusal
 from tests.support.processes import join_group, together
 
@@ -508,3 +511,15 @@ def test_few_graphs_are_kept(mesh, monkeypatch):
         given = [x[:, :, :length] for x in tensors("qkv")]
         torch.testing.assert_close(call(*given), full(*given), rtol=1e-5, atol=1e-5)
         assert len(call._known) <= 2
+
+
+def test_heads_are_exchanged_only_if_they_divide_into_the_pieces_too(mesh, monkeypatch):
+    """Two heads and a batch of two: each of two ranks has one of them, and no two pieces of it."""
+    asked = []
+    monkeypatch.setattr(context_parallel, "chosen", lambda work, *_: asked.append(work.cut))
+    sides = Sides({0: 2}, {1: 2, 2: 2})
+    for pieces in (1, 2):
+        call = onepass.context_parallel(full, mesh, "cp", pieces=pieces)
+        call._dims = SimpleNamespace(size=2, ranks=[SimpleNamespace(size=2)])
+        call._chosen(SharedCall({}, dict(zip("qkv", tensors("qkv"), strict=True)), sides), [[[12, 12], [11, 11]]])
+    assert asked[0] is not None and asked[1] is None
