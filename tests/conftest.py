@@ -83,3 +83,17 @@ def tiles(request, monkeypatch):
     monkeypatch.setattr(executor, "FIRST_TILE_COLUMNS", request.param[1])
     if request.param[0] < 256:
         monkeypatch.setattr(executor, "MAX_ELEMENTS_ON_A_CPU", 4000)
+
+
+@pytest.fixture
+def group_of_one(tmp_path):
+    """A gloo group of this process alone."""
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.fixture
+def mesh(group_of_one):
+    """A mesh of this process alone."""
+    return torch.distributed.init_device_mesh("cpu", (1, 1), mesh_dim_names=("dp", "cp"))

@@ -22,16 +22,17 @@ from ..compiler.options import Options
 from ..errors import InputError, Refusal
 from ..report.records import Report, as_seen
 from ..translate.translate import Captured
-from .exchange import ALONE, MOST_GRAPHS, Ranks, Unchanged, is_remembered, keep_newest
+from .exchange import ALONE, Ranks, Unchanged, is_remembered, keep_newest
 from .head_exchange import HeadExchange, Move
 from .laws.head_law import Heads
 from .pieces import Pieces
 from .placement import MeshDim, MeshDims, Placed
 from .schedules import SCHEDULES, Shards
-from .shared_attention import Proved, Run, SharedAttention, Sides, proved, proved_heads
+from .shared_attention import MOST_GRAPHS, Proved, Run, SharedAttention, Sides, proved, proved_heads
 from .traffic import RankWork, chosen, is_worth, most_pieces, work_of
 
 QUERIES, KEYS = {"q": -2}, {"k": -2, "v": -2}
+PLAIN = (bool, int, float, str, torch.dtype)  # kinds of a module's attributes that are read in each call
 Table = list[list[list[int]]]  # by host and rank: the numbers of queries and keys, and that of integers
 
 
@@ -95,9 +96,6 @@ def context_parallel(
     axes = dict(QUERIES if queries is None else queries), dict(KEYS if keys is None else keys)
     read = Options.read({"inner": "eager", **options})
     return ContextParallel(function, dims, axes, How(schedule, pieces, together), read)
-
-
-PLAIN = (bool, int, float, str, torch.dtype)
 
 
 def _settings(function: Callable) -> tuple:
@@ -232,8 +230,7 @@ class ContextParallel:
         call = SharedCall(words, local, self._sides(local), _settings(self.function))
         numbers, call = self._numbers(call)
         table = [[[queries, keys] for queries, keys, _ in host] for host in numbers]
-        schedule = self.how.schedule or self._chosen(call, table)
-        count = self.how.pieces or self._piece_count(call, table, schedule)
+        schedule, count = self._chosen(call, table)
         run = self._run(call, table, schedule, count, str(numbers))
         result = run([*call.tensors.values()])
         return placed.result(result, run.attention.law.axis, sum(queries for host in table for queries, _ in host))
@@ -286,7 +283,7 @@ class ContextParallel:
         if parts > 1:
             of_a_piece = self._attention(call, (parts, *table[ring.rank][gather.rank]), heads.form)
         keys = [[length for _, length in host] for host in table]
-        cut = sorted(pieces.heads.axes.items()) if pieces.heads else ()  # of integers, too
+        cut = sorted(pieces.axes.items())  # of integers, too
         remembered = self._unchanged.remembered((numbers, schedule, count, *cut))
         shards = Shards(ring, gather, keys, [*call.sides.keys.values()], remembered)
         return Run(attention, of_a_piece, shards, pieces, [*call.integers])
@@ -370,15 +367,21 @@ class ContextParallel:
         moves = {k: Move(axis, each, heads.axes.get(k)) for axes, each in parts for k, axis in axes.items()}
         return HeadExchange(ranks, heads, moves, Move(heads.rows, queries, heads.axis))
 
-    def _chosen(self, call: SharedCall, table: Table) -> str:
-        """The schedule by the estimates of the longest parts, which all ranks know, so that they choose alike."""
-        if self._dims.size == 1:
-            return next(name for name, roles in SCHEDULES.items() if len(roles) == len(self._dims.ranks))
-        heads = self._heads_of(call, (self.how.pieces or 1) * self._sizes[-1])
+    def _chosen(self, call: SharedCall, table: Table) -> tuple[str, int]:
+        """The schedule and the number of pieces, as they were given, or by the estimates of the longest parts.
+
+        All ranks know these, so that they choose alike.
+        """
         fitting = [name for name, roles in SCHEDULES.items() if len(roles) == len(self._sizes)]
+        if self.how.schedule or self._dims.size == 1:
+            fitting = [self.how.schedule or fitting[0]]
         pieces = {name: self.how.pieces or self._piece_count(call, table, name) for name in fitting}
+        if len(pieces) == 1:
+            return next(iter(pieces.items()))
+        heads = self._heads_of(call, (self.how.pieces or 1) * self._sizes[-1])
         device = next(iter(call.tensors.values())).device
-        return chosen(self._work(call, table, heads), self._sizes, device, pieces)
+        name = chosen(self._work(call, table, heads), self._sizes, device, pieces)
+        return name, pieces[name]
 
     def _piece_count(self, call: SharedCall, table: Table, schedule: str) -> int:
         """The most pieces that are worth it and that heads can be cut in; all ranks find the same."""

@@ -97,7 +97,6 @@ ALONE = Ranks(None, 0, 1)
 
 Place = tuple[str, int]  # "ring" or "host" and the number of the host whose keys these are, or "heads"
 MOST_TABLES = 8  # of integers that are kept: of a training loop, an evaluation, and some lengths
-MOST_GRAPHS = 64  # that are kept of one function: each length of a part has its own
 MOST_OF_A_TOKEN = 64  # integers: more are too many to keep
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.bool)  # not bytes, which keys and values may be
 
@@ -115,9 +114,9 @@ def is_remembered(tensor: torch.Tensor, axis: int) -> bool:
 class Remembered:
     """Integers of other ranks, as they came in an earlier exchange. As the objects stay the same, so do maps of tiles.
 
-    numbers: of those that are kept, among the tensors that are exchanged: ranks compared them, and `is_remembered`
-    holds. cut: those of which each piece of the work has a part of its own. All ranks have the same places in it, as
-    all do the same: so what one does not send, no other waits for.
+    numbers: which of the exchanged tensors may be kept; ranks compare these in each call. cut: which of them are cut
+    with the heads, so that each piece has its own part. All ranks keep the same tensors of the same places, so what one
+    rank does not send, no other waits for.
     """
 
     by_place: dict[tuple[Place, int | None], dict[int, torch.Tensor]] = field(default_factory=dict)

@@ -1,8 +1,9 @@
 """A rank's work in pieces, one after the other: each has some of the heads, and what a piece waits for runs beside the
 next one's kernels.
 
-What a rank holds of others is then that of a piece or two. Invariant: pieces are equal parts along axes of which it is
-proved that they are computed element by element (laws/head_law.py), so joined results are the results of the whole.
+What a rank holds of others is then that of one piece, or of three where heads are exchanged. Invariant: pieces are
+equal parts along axes of which it is proved that they are computed element by element (laws/head_law.py), so joined
+results are the results of the whole.
 Example: `Pieces(Heads(1, {0: 1, 1: 1, 2: 1}), 4)` computes 16 heads of q, k and v four at a time.
 """
 
@@ -15,9 +16,10 @@ import torch
 
 from .exchange import Steps
 from .head_exchange import HeadExchange
-from .laws.head_law import Heads
+from .laws.head_law import Heads, NumberedAxes
 from .schedules import Gradients, Sum
 
+Found = Sequence[torch.Tensor | None]  # what a piece gives
 MOST_AT_ONCE = 3  # pieces: one whose heads come, one that is computed, one whose results go home
 
 
@@ -28,6 +30,11 @@ class Pieces:
     heads: Heads | None = None
     count: int = 1
     exchange: HeadExchange | None = None
+
+    @property
+    def axes(self) -> NumberedAxes:
+        """The axis of each tensor, by number, that is cut."""
+        return {} if self.heads is None else self.heads.axes
 
     def of_tensors(self, tensors: Sequence[torch.Tensor], piece: int) -> list[torch.Tensor]:
         """The tensors with the heads of one piece."""
@@ -80,7 +87,7 @@ class JoinedGradients:
 
     def put(self, piece: int, found: Found) -> None:
         """Those of a piece."""
-        axes = {} if self.pieces.heads is None else self.pieces.heads.axes
+        axes = self.pieces.axes
         for number, x in enumerate(found):
             if x is not None and number in axes:
                 place, count = self.pieces.place(number, piece)
@@ -93,9 +100,6 @@ class JoinedGradients:
         found = {number: joined.whole for number, joined in self.joined.items()}
         whole = [found.get(number, x) for number, x in enumerate(self.rest.total)]
         return [None if g is None else g.to(t.dtype) for g, t in zip(whole, self.tensors, strict=True)]
-
-
-Found = Sequence[torch.Tensor | None]  # what a piece gives
 
 
 def interleaved(pieces: Iterable[Steps[Found]], join: Callable[[int, Found], None]) -> None:

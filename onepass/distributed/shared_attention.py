@@ -1,7 +1,8 @@
 """An attention of one kind of tensors on several ranks: its graphs, forward, and backward.
 
 Invariant: forward gives a rank's queries their attention to the keys of all ranks; backward gives the whole gradients
-of this rank's queries and keys. Example: `SharedAttention.of(function, kinds, sides, options)` for one set of shapes.
+of this rank's queries and keys. Example: `SharedAttention(function, sides, options, proved(function, tensors, sides))`
+is one for the tensors' shapes, and a `Run` is a call of it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from ..graph.nodes import where_of
 from ..graph.trace import from_aten_graph
 from ..states import State
 from ..translate.translate import Captured, translate
-from .exchange import MOST_GRAPHS, Remembered, Steps, keep_newest
+from .exchange import Remembered, Steps, keep_newest
 from .laws.attention_cut import (
     AttentionCut,
     Traced,
@@ -45,6 +46,7 @@ from .schedules import Gradients, Keys, Shards, Sum, backward, forward, hidden
 # For the proof, of queries and keys: long, and no other size is likely to be one of them. Terms that are the same at
 # both are those of any length.
 LENGTHS, OTHER_LENGTHS = (509, 641), (521, 653)
+MOST_GRAPHS = 64  # that are kept of one function: each length of a part has its own
 OUTSIDE = "allow_non_fake_inputs"  # in torch's error for a tensor that is no argument
 CANNOT_RUN = (RuntimeError, AssertionError, ValueError, IndexError, ZeroDivisionError)  # at sizes it was not made for
 
@@ -193,10 +195,22 @@ def _weighted_values(
     function: Call, fakes: Sequence[torch.Tensor], sides: Sides, names: Sequence[str], place: int
 ) -> tuple[Captured, dict[str, int]]:
     """What is merged, as terms, with its sinks; and the axes of queries. place: of the cut."""
+    found, _, mean = _cut_at(function, fakes, sides, place)
+    return _terms(found, mean, sides.queries, names)
+
+
+def _cut_at(
+    function: Call, fakes: Sequence[torch.Tensor], sides: Sides, place: int
+) -> tuple[Traced, AttentionCut, fx.Node]:
+    """The graph; its cut, apart from sinks; and the weighted values in the graph, where sinks are beside the keys.
+
+    place: of the cut, or the last one if there are fewer: that of another function, which is refused by its terms.
+    """
     found = _trace(function, fakes)
     apart = apart_from_sinks(found, [*sides.keys])
-    mean = list(cuts(apart, [*sides.keys]))[place].mean
-    return _terms(found, apart.written.get(mean, mean), sides.queries, names)
+    places = list(cuts(apart, [*sides.keys]))
+    cut = places[min(place, len(places) - 1)]
+    return found, cut, apart.written.get(cut.mean, cut.mean)
 
 
 def require_once(cut: AttentionCut) -> None:
@@ -235,9 +249,9 @@ def _trace(function: Call, fakes: Sequence[torch.Tensor]) -> Traced:
 
 @dataclass
 class SharedAttention:
-    """An attention for tensors of one kind. parts: for each number of keys that are there at once, who computes them.
-    form: of a piece, what was proved of its weighted values. ends: what is beside the keys, once it was asked for.
-    hides: whether scores may be as low as a mask's number.
+    """An attention for tensors of one kind. form: for a piece, the terms of its weighted values, as they were proved;
+    None for the whole, whose result was proved. parts: for each number of keys, who computes their state. ends: the
+    graphs of `beside_keys`, from its first call on. hides: whether scores may be as low as a mask's number.
 
     Lengths of keys may differ from rank to rank, so parts are made as they come.
     """
@@ -270,12 +284,8 @@ class SharedAttention:
 
     def _cut(self, tensors: Sequence[torch.Tensor]) -> AttentionCut:
         """The graph for these tensors. Raises Refusal if it is not the one that was proved, as by `if` of a length."""
-        found = _trace(self.function, _fakes(tensors))
-        apart = apart_from_sinks(found, [*self.sides.keys])
-        places = list(cuts(apart, [*self.sides.keys]))
-        cut, form, result = places[min(self.law.place, len(places) - 1)], self.law.form, found.result
-        if self.form is not None:
-            form, result = self.form, apart.written.get(cut.mean, cut.mean)
+        found, cut, mean = _cut_at(self.function, _fakes(tensors), self.sides, self.law.place)
+        form, result = (self.law.form, found.result) if self.form is None else (self.form, mean)
         lengths = self.sides.lengths(tensors)
         if min(lengths) > 1 and all(x.numel() for x in tensors):  # a sum over one key or none has other terms
             terms, _ = _terms(found, result, {}, self.law.names)
@@ -285,8 +295,9 @@ class SharedAttention:
 
 @dataclass(frozen=True)
 class Run:
-    """One call. attention: of all that this rank gives. of_a_piece: of what it computes at once, once that is there.
-    shards: how keys come by. integers: the tensors, by number, that ranks compared."""
+    """One call. attention: for the tensors that this rank gives. of_a_piece: for those of one piece, after the exchange
+    of heads; the same one if all is one piece. shards: how keys come by. integers: numbers of the tensors that ranks
+    compared, which are sent once."""
 
     attention: SharedAttention
     of_a_piece: SharedAttention
@@ -384,16 +395,13 @@ class Run:
         own = (tensors[number] for number in self._sides.keys)
         return [(x.detach() if x.requires_grad else x).contiguous() for x in own]
 
-    def _cut(self) -> Collection[int]:
-        return () if self.pieces.heads is None else self.pieces.heads.axes
-
     def _remembered(self, piece: int) -> Remembered:
-        return self.shards.remembered.of(self.integers, self._cut(), piece)
+        return self.shards.remembered.of(self.integers, self.pieces.axes, piece)
 
     def _shards(self, piece: int) -> Shards:
         """Those of a piece, whose tensors are numbered among those of keys."""
         of_keys = lambda numbers: [k for k, number in enumerate(self._sides.keys) if number in numbers]
-        return self.shards.of_piece(of_keys(self.integers), of_keys(self._cut()), piece)
+        return self.shards.of_piece(of_keys(self.integers), of_keys(self.pieces.axes), piece)
 
 
 def _with_gradients_of(tensors: Sequence[torch.Tensor], parts: Sequence[torch.Tensor]) -> list[torch.Tensor]:

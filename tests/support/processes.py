@@ -6,6 +6,7 @@ import os
 import signal
 import time
 import warnings
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -23,6 +24,18 @@ def join_group(rank, ranks, folder):
     limit = datetime.timedelta(seconds=SECONDS // 2)
     meeting = f"file://{folder}/meeting"
     distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=ranks, timeout=limit)
+
+
+@contextmanager
+def as_rank(rank, ranks, folder):
+    """A process of `together` as a rank, until all ranks have done their work."""
+    join_group(rank, ranks, folder)
+    try:
+        yield
+        distributed.barrier()
+    finally:
+        distributed.destroy_process_group()
+    (folder / f"done{rank}").touch()
 
 
 def ended(context, seconds):

@@ -5,11 +5,10 @@ import math
 
 import pytest
 import torch
-from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
 
 import onepass
-from tests.support.processes import join_group, together
+from tests.support.processes import as_rank, together
 
 RANKS, LENGTH, HEADS = 2, 12, 2
 SIDES = {"queries": {"q": -2}, "keys": {"k": -2, "v": -2, "kept": -1}}
@@ -28,8 +27,7 @@ def whole(heads):
 
 
 def work(rank, folder):
-    join_group(rank, RANKS, folder)
-    try:
+    with as_rank(rank, RANKS, folder):
         mesh = init_device_mesh("cpu", (RANKS,))
         mine = torch.arange(LENGTH).chunk(RANKS)[rank]
         kept = whole(HEADS)[-1][:, mine]
@@ -37,10 +35,6 @@ def work(rank, folder):
             shared = onepass.context_parallel(attend, mesh, schedule="ulysses", together=promised, **SIDES)
             found = [shared(*(x[:, :, mine] for x in whole(heads)[:3]), kept) for heads in KEY_HEADS]
             torch.save(found, folder / f"{promised} {rank}")
-        distributed.barrier()
-    finally:
-        distributed.destroy_process_group()
-    (folder / f"done{rank}").touch()
 
 
 @pytest.mark.slow

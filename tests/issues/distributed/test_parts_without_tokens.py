@@ -5,11 +5,10 @@ import math
 
 import pytest
 import torch
-from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
 
 import onepass
-from tests.support.processes import join_group, together
+from tests.support.processes import as_rank, together
 
 RANKS, LENGTH = 2, 12
 SIDES = {"queries": {"q": -2}, "keys": {"k": -2, "v": -2, "seen": 0}}
@@ -34,8 +33,7 @@ def stepped(call, given, grad):
 
 
 def work(rank, folder):
-    join_group(rank, RANKS, folder)
-    try:
+    with as_rank(rank, RANKS, folder):
         mesh = init_device_mesh("cpu", (RANKS,))
         given, grad = whole()
         mine = torch.arange(LENGTH if rank else 0)
@@ -43,10 +41,6 @@ def work(rank, folder):
         for schedule in SCHEDULES:
             shared = onepass.context_parallel(attend, mesh, schedule=schedule, require="all", **SIDES)
             torch.save(stepped(shared, own, grad[:, :, mine]), folder / f"{schedule} {rank}")
-        distributed.barrier()
-    finally:
-        distributed.destroy_process_group()
-    (folder / f"done{rank}").touch()
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from torch.utils.checkpoint import checkpoint
 
 import onepass
-from tests.support.processes import join_group, together
+from tests.support.processes import as_rank, together
 
 RANKS, LENGTH = 2, 12
 SIDES = {"queries": {"q": -2, "i": 0}, "keys": {"k": -2, "v": -2, "j": 0}}
@@ -68,8 +68,7 @@ SCHEDULES = ("ring", "ulysses")
 
 
 def work(rank, folder):
-    join_group(rank, RANKS, folder)
-    try:
+    with as_rank(rank, RANKS, folder):
         mesh = init_device_mesh("cpu", (RANKS,))
         mine = AT.chunk(RANKS)[rank]
         *own, grad = (x[:, :, mine] for x in whole())
@@ -79,10 +78,6 @@ def work(rank, folder):
                     shared = onepass.context_parallel(attend, mesh, schedule=schedule, together=promised, **SIDES)
                     name = f"{case.__name__} {schedule} {promised} {rank}"
                     torch.save(case(shared, own, mine, grad), folder / name)
-        distributed.barrier()
-    finally:
-        distributed.destroy_process_group()
-    (folder / f"done{rank}").touch()
 
 
 @pytest.mark.slow

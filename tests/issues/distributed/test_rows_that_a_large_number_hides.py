@@ -4,13 +4,12 @@ parts, and gradients as there were keys, as a logarithm of -1e9 does not hold th
 
 import pytest
 import torch
-from torch import distributed
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import init_device_mesh
 
 import onepass
 from onepass.distributed.laws.attention_cut import LEAST_SCORE, traced
-from tests.support.processes import join_group, together
+from tests.support.processes import as_rank, together
 
 RANKS, LENGTH = 3, 13
 FINFO = torch.finfo(torch.float32).min
@@ -56,8 +55,7 @@ def stepped(call, tensors, grad):
 
 
 def work(rank, folder):
-    join_group(rank, RANKS, folder)
-    try:
+    with as_rank(rank, RANKS, folder):
         mesh = init_device_mesh("cpu", (RANKS,))
         for function in FUNCTIONS:
             tensors, grad = whole(function)
@@ -66,10 +64,6 @@ def work(rank, folder):
                 call = onepass.context_parallel(function, mesh, schedule=schedule, **SIDES)
                 found = stepped(call, own, grad.split(CUTS, -2)[rank])
                 torch.save(found, folder / f"{function.__name__} {schedule} {rank}")
-        distributed.barrier()
-    finally:
-        distributed.destroy_process_group()
-    (folder / f"done{rank}").touch()
 
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)

@@ -17,12 +17,9 @@ EXCHANGES = ("all_to_all_single", "all_gather_into_tensor", "all_reduce")
 
 
 @pytest.fixture(autouse=True)
-def alone(tmp_path):
-    """A group of this process alone: what is sent comes back."""
-    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
+def alone(group_of_one):
+    """What is sent comes back."""
     torch._dynamo.reset()
-    yield
-    distributed.destroy_process_group()
 
 
 def operands(count=3):
