@@ -22,13 +22,12 @@ from .hopper.form_facts import why_not_in_pieces
 from .hopper.kernel_form import Binding, bind
 from .hopper.mask_words import packed
 from .hopper.stored_values import bind_as_run, needs_sizes
-from .launch.axis_order import ReorderedPlan, in_memory_order
 from .launch.split_loops import describe_split
 from .plan.device import H200
 from .plan.kernel_texts import KernelTexts
 from .plan.launch_facts import interpreter_wanted
+from .plan.queries import are_distinct
 from .plan.records import Kernel, NotPlannable, Plan
-from .readback.check_plan import differs_in_order
 from .schedule.choose_config import emulating
 from .schedule.kernel_time import executor_of
 from .schedule.schedule_store import ScheduleStore
@@ -43,6 +42,8 @@ from .triton.kernel import emit
 
 if TYPE_CHECKING:
     from .cost.timeline import Timeline
+    from .launch.memory_order import PlanInMemoryOrder
+    from .launch.relayout import AxesForMaps
 
 Tensors = Sequence[torch.Tensor]
 Inputs = Mapping[str, torch.Tensor]  # by name
@@ -231,10 +232,11 @@ class TritonExecutor(PlanExecutor):
         each = lambda stage, given, laid: self.prepare(stage, given, sizes, laid, store, deterministic)
         if (stages := self._staged(plan, tensors, each)) is not None:
             return _of_stages(stages, tuple(tensors))
-        reordered, wanted = _by_memory(plan, tensors, strides)
-        launcher = self._launcher(reordered.plan, sizes, store, deterministic)
-        run, copied = _bound(launcher, reordered, tensors, sizes, wanted)
-        notes = (*copied, *self._notes(launcher))
+        found = self._in_order(plan, tensors, sizes, strides)
+        launcher = self._launcher(found.plan, sizes, store, deterministic)
+        bind = lambda given: launcher.bind(found.names, given, sizes, found.strides)
+        run = found.running(tensors, bind)
+        notes = (*found.notes, *self._notes(launcher))
         return PreparedPlan(run, self._runs_as(launcher, plan), notes, _has_strides(plan), launcher.deterministic)
 
     def compile_ahead(
@@ -250,12 +252,9 @@ class TritonExecutor(PlanExecutor):
         each = lambda stage, given, laid: self.compile_ahead(stage, given, device, sizes, laid, store, deterministic)
         if self._staged(plan, tensors, each) is not None:
             return
-        reordered, wanted = _by_memory(plan, tensors, strides)
-        launcher = self._launcher(reordered.plan, sizes, store, deterministic)
-        from .launch.relayout import with_copies
-
-        given = with_copies(*_in_order(reordered, tensors, sizes))
-        launcher.compile_ahead(tuple(tensors), given, sizes, reordered.strides(wanted) or None, device)
+        found = self._in_order(plan, tensors, sizes, strides, device)
+        launcher = self._launcher(found.plan, sizes, store, deterministic)
+        launcher.compile_ahead(found.names, found.given(tensors), sizes, found.strides, device)
 
     def describe(self, kernel: Kernel, weights: str = "half", in_pieces: bool = False) -> str:
         return describe_split(kernel)
@@ -273,17 +272,34 @@ class TritonExecutor(PlanExecutor):
         deterministic: bool = False,
     ) -> list[KernelTexts]:
         """The texts that `prepare` makes for tensors like these, with the arguments of their launches."""
-        from .launch.relayout import with_copies
         from .triton.launch_texts import launch_texts
 
         found: list[KernelTexts] = []
         each = lambda stage, given, laid: found.extend(self.texts(stage, given, sizes, laid, store, deterministic))
         if self._staged(plan, tensors, each) is not None:
             return found
-        reordered, wanted = _by_memory(plan, tensors, strides)
-        given = dict(zip(tensors, with_copies(*_in_order(reordered, tensors, sizes))))
-        made = self._launcher(reordered.plan, sizes, store, deterministic)
-        return launch_texts(made, given, dict(sizes), reordered.strides(wanted))
+        ordered = self._in_order(plan, tensors, sizes, strides)
+        made = self._launcher(ordered.plan, sizes, store, deterministic)
+        given = dict(zip(ordered.names, ordered.given(tensors)))
+        return launch_texts(made, given, dict(sizes), dict(ordered.strides or {}))
+
+    def _in_order(
+        self,
+        plan: Plan,
+        tensors: Inputs,
+        sizes: Sizes,
+        strides: Strides | None,
+        device: torch.device | None = None,
+    ) -> PlanInMemoryOrder:
+        """The plan for tensors as they lie in memory. device: where it will run, if not where they are."""
+        from .launch.memory_order import in_order
+
+        there = device or next((t.device for t in tensors.values()), torch.device("cpu"))
+        by_maps = lambda plan, tensors: self._by_tensor_maps(plan, tensors, sizes, there)
+        return in_order(plan, tensors, sizes, strides, by_maps)
+
+    def _by_tensor_maps(self, plan: Plan, tensors: Inputs, sizes: Sizes, device: torch.device) -> AxesForMaps:
+        return {}
 
     def _staged(self, plan: Plan, tensors: Inputs, each: Prepare) -> StagedRun | None:
         """The plan in stages, with `each` of a stage's kernels and of tensors like its own; None if all run as one."""
@@ -384,6 +400,11 @@ class GluonExecutor(TritonExecutor):
         from .joined.launch import launcher
 
         return launcher(suited_plan(plan, sizes) if needs_sizes(plan) else plan, store, deterministic)
+
+    def _by_tensor_maps(self, plan: Plan, tensors: Inputs, sizes: Sizes, device: torch.device) -> AxesForMaps:
+        from .gluon.launch import by_tensor_maps
+
+        return by_tensor_maps(plan, tensors, sizes, device)
 
     def _notes(self, launcher) -> tuple[str, ...]:
         active = launcher.active
@@ -528,67 +549,7 @@ def load_triton() -> None:
         load_compiler()
 
 
-def _are_distinct(plan: Plan) -> bool:
-    """Whether each result is a tensor of its own; else one that is stored is two results."""
-    return len({output.name for output in plan.outputs}) == len(plan.outputs)
-
-
 def _has_strides(plan: Plan) -> bool:
     """Whether kernels write each result with any strides: not if one is two results, or has two axes stored as one."""
     stored = {store.output.name: store.output for kernel in plan.kernels for store in kernel.stores}
-    return _are_distinct(plan) and all(len(stored[t.name].shape) >= len(t.shape) for t in plan.outputs)
-
-
-def _by_memory(plan: Plan, tensors: Inputs, strides: Strides | None) -> tuple[ReorderedPlan, Strides]:
-    """The plan with the axes of its tensors in the order of memory, and the strides of outputs that it is to give."""
-    wanted = strides if _are_distinct(plan) and strides else {}
-    found = in_memory_order(plan, {**wanted, **{name: t.stride() for name, t in tensors.items()}})
-    if found.orders and (different := _different(found.plan, plan, tuple(found.orders.items()))):
-        raise NotPlannable(different)
-    return found, wanted
-
-
-@lru_cache(maxsize=256)
-def _different(reordered: Plan, plan: Plan, orders: tuple[tuple[str, tuple[int, ...]], ...]) -> str:
-    """Why the reordered plan is not the plan, or empty. Memoised: each new size of a call prepares the same two."""
-    return differs_in_order(reordered, plan, dict(orders))
-
-
-def _in_order(reordered: ReorderedPlan, tensors: Inputs, sizes: Sizes):
-    """The tensors with their axes in the order of memory, and which of them are to be copied first."""
-    from .launch.relayout import copies_of
-
-    given = [reordered.turned(name, tensor) for name, tensor in tensors.items()]
-    return given, copies_of(reordered.plan, tuple(tensors), given, sizes)
-
-
-def _bound(launcher, reordered: ReorderedPlan, tensors: Inputs, sizes: Sizes, strides: Strides):
-    """What runs the launcher of a plan in the order of memory, and notes on inputs that are copied first so that tiles
-    read runs of memory."""
-    from .launch.relayout import copying
-
-    names, wanted = tuple(tensors), reordered.strides(strides) or None
-    given, copies = _in_order(reordered, tensors, sizes)
-    copied = copying(given, copies)
-    run = _turning_back(launcher.bind(names, copied(given), sizes, wanted), reordered)
-    # A launch that is prepared takes the address of a tensor and nothing else: no axes are turned for it.
-    places = range(len(names)) if reordered.reads_maps else sorted(copy.place for copy in copies)
-    if not places:
-        return run, ()
-
-    def turned(tensors: Tensors) -> list[torch.Tensor]:
-        found = list(tensors)
-        for place in places:
-            found[place] = reordered.turned(names[place], found[place])
-        return run(copied(found))
-
-    return turned, tuple(f"{names[copy.place]} is copied to be read in runs: {copy}" for copy in copies)
-
-
-def _turning_back(run: Callable[[Tensors], list[torch.Tensor]], reordered: ReorderedPlan):
-    """What runs and gives results with their axes as the original plan names them."""
-    outputs = [output.name for output in reordered.plan.outputs]
-    if reordered.orders.keys().isdisjoint(outputs):
-        return run
-    back = reordered.turned_back
-    return lambda tensors: [back(name, result) for name, result in zip(outputs, run(tensors), strict=True)]
+    return are_distinct(plan) and all(len(stored[t.name].shape) >= len(t.shape) for t in plan.outputs)

@@ -30,6 +30,8 @@ from ..hopper.mask_words import Packed, packed, small
 from ..hopper.register_order import register_place
 from ..hopper.split_states import with_split_states
 from ..hopper.stored_values import why_unstored, with_stored_values
+from ..launch.axis_order import order_of, turned_load
+from ..launch.relayout import AxesForMaps, Copy
 from ..launch.triton_compat import Relaunch, Window, architecture, compiler_options, gluon_missing
 from ..masks.block_map import Tiling, capturing, keep_for_graphs, pays, shared_visits
 from ..masks.mask_bits import PackedTiling
@@ -507,9 +509,54 @@ def require_suited(binding: WarpBinding, values: dict, sizes: dict, device: torc
         raise RefusedLaunch(f"fewer than {H200.product_rows} rows")
     if 0 in (resolve(binding.loop.dim.size, sizes), *(resolve(d.size, sizes) for d in kernel.grid)):
         raise RefusedLaunch("a dim is empty")
-    for operand in (*(o for o in binding.row_operands if not o.gathered), *binding.streams):
+    for operand in _read_by_maps(binding):
         if reason := _unsuited(operand, values[operand.tensor.name]):
             raise RefusedLaunch(reason)
+
+
+def _read_by_maps(binding: WarpBinding) -> tuple[Operand, ...]:
+    """What the kernel reads by tensor maps, or else it is plain Triton."""
+    return (*(o for o in binding.row_operands if not o.gathered), *binding.streams)
+
+
+def by_tensor_maps(
+    plan: Plan, tensors: Mapping[str, torch.Tensor], sizes: Mapping[str, int], device: torch.device
+) -> AxesForMaps:
+    """What relayout.copies_of asks: which tensors kernels would read by tensor maps, if all of them suited one."""
+    if gluon_missing() or architecture(device) != "sm_90":
+        return {}
+    long = [k for k in plan.kernels if k.rows is not None and resolve(k.rows.size, sizes) >= H200.product_rows]
+    found = {kernel.name: bind(kernel) for kernel in long}
+    return {name: _axes_for_maps(b, tensors) for name, b in found.items() if isinstance(b, Binding)}
+
+
+def _axes_for_maps(binding: Binding, tensors: Mapping[str, torch.Tensor]) -> dict[str, int | None]:
+    """For each tensor that the kernel reads by a tensor map, what `by_tensor_maps` says; none if a copy is no help."""
+    found: dict[str, int | None] = {}
+    for operand in (o for o in _read_by_maps(binding) if o.tensor.name in tensors):
+        name, tensor = operand.tensor.name, tensors[operand.tensor.name]
+        suits = _suits_in_order(operand, tensor)
+        axis = None if suits else _axis_of_copy(operand, tensor)
+        if (axis is None and not suits) or found.setdefault(name, axis) != axis:
+            return {}
+    return found
+
+
+def _suits_in_order(operand: Operand, tensor: torch.Tensor) -> bool:
+    """Whether a tensor map describes the tensor once its axes are in the order of memory."""
+    order = order_of(tensor.stride()) or (*range(tensor.dim()),)
+    axes = tuple(operand.axes[axis] for axis in order)
+    return _unsuited(replace(operand, load=turned_load(operand.load, order), axes=axes), tensor.permute(order)) is None
+
+
+def _axis_of_copy(operand: Operand, tensor: torch.Tensor) -> int | None:
+    """The axis that is contiguous in a copy which a tensor map describes: the one that is so now, if it can be."""
+    now = [n for n, dim in enumerate(operand.axes) if dim is not None and tensor.stride(n) == 1]
+    for axis in (*now, operand.axes.index(operand.inner)):
+        strides = Copy(0, axis, 0).strides(tensor.shape)
+        if _suits_in_order(operand, torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device="meta")):
+            return axis
+    return None
 
 
 def _unsuited(operand: Operand, tensor: torch.Tensor) -> str | None:

@@ -56,7 +56,7 @@ def in_memory_order(plan: Plan, strides: Mapping[str, Sequence[int]]) -> Reorder
     stored = {s.output.name: s.output for kernel in plan.kernels for s in kernel.stores}
     known = {t.name: t for t in (*plan.inputs, *plan.outputs)}
     whole = {name: t for name, t in known.items() if len(stored.get(name, t).shape) == len(t.shape)}
-    orders = {n: o for n, t in whole.items() if (o := _order(strides.get(n, ()), t)) is not None}
+    orders = {n: o for n in whole if (o := order_of(strides.get(n, ()))) is not None}
     if not orders:
         return ReorderedPlan(plan, {})
     change = _Change(orders)
@@ -71,11 +71,21 @@ def in_memory_order(plan: Plan, strides: Mapping[str, Sequence[int]]) -> Reorder
     )
 
 
-def _order(strides: Sequence[int], tensor: Tensor) -> Axes | None:
+def order_of(strides: Sequence[int]) -> Axes | None:
     """The axes by falling stride; None where the last is contiguous as it is, and where none is."""
     if len(strides) < 2 or strides[-1] == 1 or 1 not in strides or min(strides) < 1:
         return None
     return tuple(sorted(range(len(strides)), key=lambda axis: -strides[axis]))
+
+
+def turned_load(node: Term, order: Axes) -> Term:
+    """The load of a tensor whose axes are in another order."""
+    tensor: Tensor = node.attrs[0]
+    return load(_turned(tensor, order), *(node.args[axis] for axis in order))
+
+
+def _turned(tensor: Tensor, order: Axes) -> Tensor:
+    return replace(tensor, shape=tuple(tensor.shape[axis] for axis in order))
 
 
 class _Change:
@@ -87,13 +97,12 @@ class _Change:
     def tensor(self, tensor: Tensor) -> Tensor:
         if tensor.name not in self.orders:
             return tensor
-        return replace(tensor, shape=tuple(tensor.shape[axis] for axis in self.orders[tensor.name]))
+        return _turned(tensor, self.orders[tensor.name])
 
     def term(self, term: Term) -> Term:
         def change(node: Term, args: tuple[Term, ...]) -> Term:
             if node.op == "load" and node.attrs[0].name in self.orders:
-                order = self.orders[node.attrs[0].name]
-                return load(self.tensor(node.attrs[0]), *(args[axis] for axis in order))
+                return turned_load(make("load", args, node.attrs), self.orders[node.attrs[0].name])
             return node if args == node.args else make(node.op, args, node.attrs)
 
         return rebuild(term, change)

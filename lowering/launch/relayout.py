@@ -3,12 +3,13 @@
 Memory is read in sectors of 32 bytes. Example: a tile over i and j of a tensor [b, i, j, h] uses one number of each
 sector, and every head reads all sectors again. The copy has j next to j. So it is with a tile over i and d of queries,
 keys and values that are packed as [.., i, d, 3]. Rows that do not begin at multiples of 16 bytes, as those of a 49 x 49
-bias, are read number by number; the rows of a copy begin at such multiples. A copy is made only where it saves much.
+bias, are read number by number; the rows of a copy begin at such multiples. A kernel that reads by tensor maps is plain
+Triton where one tensor has none, and so that one is copied. A copy is made only where it saves much.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -28,12 +29,14 @@ from .triton_compat import Relaunch, interprets
 SECTOR_BYTES = 32  # what memory gives at a time
 ROWS_OF_A_TILE = 64
 MIN_WASTED_BYTES = 2**24  # read in vain; with fewer, the copy costs more than it saves
-OUTER_AXES = 3  # beside the two that the kernel exchanges
-MAX_WIDTH = 128  # of the axis that was contiguous, for the kernel
+OUTER_AXES = 3  # beside the two of a tile that is copied
+MAX_WIDTH = 64  # of a tile, along the axis that is contiguous in the source
 ELEMENTS_OF_A_PROGRAM = 4096
 ALIGNED_BYTES = 16  # that a thread can read at once
 ALIGNED_ELEMENTS = 16  # of which Triton knows that rows of them are aligned
 MIN_READS = 4  # of an element, from which a copy with aligned rows costs little beside them
+Axis = tuple[int, int, int]  # its size, its step in the source, its step in the copy
+AxesForMaps = Mapping[str, Mapping[str, int | None]]  # see `copies_of`
 
 
 @dataclass(frozen=True)
@@ -44,24 +47,61 @@ class Copy:
     axis: int
     saved_bytes: int
 
+    def strides(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Strides of the copy of a tensor of this shape: the axis is contiguous, and the others have aligned rows in
+        their order."""
+        steps, reached = [1] * len(shape), -(-shape[self.axis] // ALIGNED_ELEMENTS) * ALIGNED_ELEMENTS
+        for k in reversed([k for k in range(len(shape)) if k != self.axis]):
+            steps[k], reached = reached, reached * shape[k]
+        return tuple(steps)
+
     def __str__(self) -> str:
         return f"as it lies {self.saved_bytes / 2**20:.0f} MiB would be read in vain, or number by number"
 
 
 def copies_of(
-    plan: Plan, names: Sequence[str], tensors: Sequence[torch.Tensor], sizes: Mapping[str, int] | None = None
+    plan: Plan,
+    names: Sequence[str],
+    tensors: Sequence[torch.Tensor],
+    sizes: Mapping[str, int] | None = None,
+    by_maps: AxesForMaps | None = None,
 ) -> tuple[Copy, ...]:
-    """The copies to make before the plan's kernels read these tensors. sizes: values of symbolic sizes."""
-    reads = _reads_by_axis(plan, dict(zip(names, tensors)), sizes or {})
+    """The copies to make before the plan's kernels read these tensors. sizes: values of symbolic sizes.
+
+    by_maps: by kernel, the inputs that it reads by tensor maps where all of these suit one: None for one that does,
+    else the axis that has to be contiguous in a copy.
+    """
+    inputs = dict(zip(names, tensors))
+    reads = _reads_by_axis(plan, inputs, sizes or {})
+    for_maps = _saved_by_maps(plan, inputs, sizes or {}, by_maps or {})
     found = []
     for place, (name, tensor) in enumerate(zip(names, tensors)):
         axes = reads.get(name, {})
-        if len(axes) == 1 and None not in axes:  # all reads agree on one axis
+        if name in for_maps:
+            found.append(Copy(place, *for_maps[name]))
+        elif len(axes) == 1 and None not in axes:  # all reads agree on one axis
             ((axis, times),) = axes.items()
             saved = times * _wasted_bytes(tensor, axis) or _unaligned_bytes(tensor, axis, times)
             if saved >= MIN_WASTED_BYTES:
                 found.append(Copy(place, axis, saved))
     return tuple(found)
+
+
+def _saved_by_maps(
+    plan: Plan, inputs: Mapping[str, torch.Tensor], sizes: Mapping[str, int], by_maps: AxesForMaps
+) -> dict[str, tuple[int, int]]:
+    """(axis of the copy, bytes that are read without tensor maps because this input has none): all that its kernels
+    read by maps."""
+    found: dict[str, tuple[int, int]] = {}
+    for kernel in plan.kernels:
+        axes = by_maps.get(kernel.name, {})
+        loads = {n for n in nodes_of(kernel) if n.op == "load" and n.attrs[0].name in axes}
+        bytes_of = lambda name: inputs[name].numel() * inputs[name].element_size()
+        read = sum(_read_count(kernel, n, sizes) * bytes_of(n.attrs[0].name) for n in loads)
+        lacking = {name: axis for name, axis in axes.items() if axis is not None}
+        if read >= max(MIN_WASTED_BYTES, MIN_READS * sum(map(bytes_of, lacking))):
+            found |= {name: (axis, read // len(lacking)) for name, axis in lacking.items()}
+    return found
 
 
 def _reads_by_axis(
@@ -103,7 +143,7 @@ def copying(tensors: Sequence[torch.Tensor], copies: Sequence[Copy]) -> Callable
 
     All that does not depend on an address is computed here, once: a small call takes the host longer than the GPU.
     """
-    ready = [(copy.place, _copier(tensors[copy.place], copy.axis)) for copy in copies]
+    ready = [(copy.place, _copier(tensors[copy.place], copy)) for copy in copies]
 
     def run(given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         found = list(given)
@@ -114,69 +154,76 @@ def copying(tensors: Sequence[torch.Tensor], copies: Sequence[Copy]) -> Callable
     return on_device(tensors[0].device, run) if ready else list
 
 
-def _copier(tensor: torch.Tensor, axis: int) -> Callable[[torch.Tensor], torch.Tensor]:
-    """What copies tensors like this one, so that the axis is contiguous and rows along it are aligned."""
-    new = allocator(tensor.shape, _aligned_steps(tensor.shape, axis), tensor.dtype, tensor.device)
-    others = [k for k in range(tensor.dim()) if k != axis]
-    narrow = (k for k in others if tensor.stride(k) == 1 and tensor.shape[k] <= MAX_WIDTH)
-    across = next(narrow, None)
-    if across is None or not tensor.is_cuda or tensor.dim() > OUTER_AXES + 2 or not tensor.numel():
+def _copier(tensor: torch.Tensor, copy: Copy) -> Callable[[torch.Tensor], torch.Tensor]:
+    """What copies tensors like this one."""
+    steps = copy.strides(tensor.shape)
+    new = allocator(tensor.shape, steps, tensor.dtype, tensor.device)
+    axes = _merged([*zip(tensor.shape, tensor.stride(), steps)])
+    if not tensor.is_cuda or not tensor.numel() or len(axes) > OUTER_AXES + 2:
         return lambda given: new().copy_(given)
-    return _transposer(tensor, axis, across, new)
+    return _copying_tiles(axes, new)
 
 
-def _aligned_steps(shape: Sequence[int], axis: int) -> list[int]:
-    """Strides with which the axis is contiguous, and the other axes have aligned rows in their order."""
-    steps, reached = [1] * len(shape), -(-shape[axis] // ALIGNED_ELEMENTS) * ALIGNED_ELEMENTS
-    for k in reversed([k for k in range(len(shape)) if k != axis]):
-        steps[k], reached = reached, reached * shape[k]
-    return steps
+def _merged(axes: Iterable[Axis]) -> list[Axis]:
+    """The axes in the order of the copy, the contiguous one last; two that are one run in both tensors are one.
+
+    Those of one element are left out. Example: heads and elements of x[..., 0], which lies as [heads, elements, 3].
+    """
+    found: list[Axis] = []
+    for size, step, made in sorted((a for a in axes if a[0] > 1), key=lambda a: -a[2]):
+        if found and found[-1][1:] == (size * step, size * made):
+            size *= found.pop()[0]
+        found.append((size, step, made))
+    return found or [(1, 1, 1)]
 
 
-def _transposer(
-    tensor: torch.Tensor, axis: int, across: int, new: Callable[[], torch.Tensor]
-) -> Callable[[torch.Tensor], torch.Tensor]:
-    """What copies tensors like this one on a GPU, whose axis `across` is contiguous, into new ones."""
-    steps = _aligned_steps(tensor.shape, axis)
-    outer = [k for k in range(tensor.dim()) if k not in (axis, across)]
-    around = lambda numbers, fill: [fill] * (OUTER_AXES - len(outer)) + [numbers[k] for k in outer]
-    width = triton.next_power_of_2(tensor.shape[across])
-    length, along = tensor.shape[axis], ELEMENTS_OF_A_PROGRAM // width
-    programs = -(-length // along) * prod(tensor.shape[k] for k in outer)
-    numbers = (*around(tensor.shape, 1)[1:], *around(tensor.stride(), 0), *around(steps, 0))
-    rest = (*numbers, length, tensor.shape[across], tensor.stride(axis), steps[across], along, width)
+def _copying_tiles(axes: list[Axis], new: Callable[[], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+    """What copies tensors with these axes on a GPU into new ones: tiles of the axis that is contiguous in the copy and
+    of the one that is closest in the source, or of the next one."""
+    *others, (length, step, made) = axes
+    closest = min(others, key=lambda a: a[1], default=None)
+    turns = closest is not None and closest[1] < step
+    second = closest if turns else others[-1] if others else (1, 0, 0)
+    outer = [a for a in others if a is not second]
+    around = lambda column, fill: [fill] * (OUTER_AXES - len(outer)) + [a[column] for a in outer]
+    beside = min(triton.next_power_of_2(second[0]), MAX_WIDTH) if turns else 1
+    along = min(triton.next_power_of_2(length), ELEMENTS_OF_A_PROGRAM // beside)
+    beside = min(triton.next_power_of_2(second[0]), ELEMENTS_OF_A_PROGRAM // along)
+    programs = -(-length // along) * -(-second[0] // beside) * prod(a[0] for a in outer)
+    numbers = (*around(0, 1)[1:], *around(1, 0), *around(2, 0), length, step, made, *second)
     again: list[Relaunch] = []
 
     def run(given: torch.Tensor) -> torch.Tensor:
-        made = new()
+        copy = new()
         if again:
-            again[0]([], [given.data_ptr(), made.data_ptr(), *rest])
+            again[0]([], [given.data_ptr(), copy.data_ptr(), *numbers, beside, along])
         else:
-            kernel = _transpose[(programs,)](given, made, *rest)
-            again.extend([] if interprets(_transpose) else [Relaunch(kernel, programs)])
-        return made
+            kernel = _copy_tiles[(programs,)](given, copy, *numbers, beside, along)
+            again.extend([] if interprets(_copy_tiles) else [Relaunch(kernel, programs)])
+        return copy
 
     return run
 
 
 @triton.jit
-def _transpose(
+def _copy_tiles(
     source, target, second_size, third_size, first_step, second_step, third_step, first_made, second_made, third_made,
-    length, width, step, made, ALONG: tl.constexpr, ACROSS: tl.constexpr,
+    length, step, made, width, across_step, across_made, BESIDE: tl.constexpr, ALONG: tl.constexpr,
 ):  # fmt: skip
-    """Writes [.., length, width] as [.., width, length]; reads and writes are contiguous."""
+    """Copies [.., width, length] from one place to another with other steps; the last axis is contiguous there."""
     program = tl.program_id(0)
-    tiles = tl.cdiv(length, ALONG)
-    along = program % tiles * ALONG + tl.arange(0, ALONG)[:, None]
+    tiles, bands = tl.cdiv(length, ALONG), tl.cdiv(width, BESIDE)
+    along = (program % tiles * ALONG + tl.arange(0, ALONG)[None, :]).to(tl.int64)
     program = program // tiles
+    across = (program % bands * BESIDE + tl.arange(0, BESIDE)[:, None]).to(tl.int64)
+    program = program // bands
     third, program = program % third_size, program // third_size
     second, first = (program % second_size).to(tl.int64), (program // second_size).to(tl.int64)
-    across = tl.arange(0, ACROSS)[None, :]
     exists = (along < length) & (across < width)
     begin = first * first_step + second * second_step + third.to(tl.int64) * third_step
-    tile = tl.load(source + begin + along.to(tl.int64) * step + across, mask=exists)
+    tile = tl.load(source + begin + across * across_step + along * step, mask=exists)
     begin = first * first_made + second * second_made + third.to(tl.int64) * third_made
-    tl.store(target + begin + along + across.to(tl.int64) * made, tile, mask=exists)
+    tl.store(target + begin + across * across_made + along * made, tile, mask=exists)
 
 
 def _read_along(kernel: Kernel) -> list[tuple[Term, Dim, Dim | None]]:

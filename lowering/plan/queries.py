@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ...egraph.terms.affine import affine
 from ...egraph.terms.term import Dim, Tensor, Term
 from ...egraph.terms.traversal import subterms, tensors
-from .records import Kernel, Loop, NotPlannable, Store
+from .records import Kernel, Loop, NotPlannable, Plan, Store
 
 
 def roots(kernel: Kernel) -> list[Term]:
@@ -45,6 +45,11 @@ def carried_dims(kernel: Kernel) -> list[frozenset[Dim]]:
     """For each state, the dims of its accumulator that a tile holds for each row and column, as those of values."""
     placed = {*kernel.grid, *kernel.tiled, *kernel.around, *(loop.dim for loop in kernel.loops)}
     return [r.dims - placed for r in states_of(kernel)]
+
+
+def are_distinct(plan: Plan) -> bool:
+    """Whether each result is a tensor of its own; else one that is stored is two results."""
+    return len({output.name for output in plan.outputs}) == len(plan.outputs)
 
 
 def reach(kernel: Kernel) -> dict[tuple[str, int], int]:

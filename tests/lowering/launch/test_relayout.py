@@ -129,7 +129,7 @@ def test_copies_have_the_same_values(function):
         ((3, 40), (0, 1), 0),
         ((2, 3, 130, 64), (0, 1, 2, 3), 2),
         ((1, 1, 9, 7), (1, 0, 2, 3), 2),
-        ((2, 3, 17, 130), (0, 1, 2, 3), 2),  # too wide for a tile: by torch
+        ((2, 3, 17, 130), (0, 1, 2, 3), 2),  # wider than a tile
         ((2, 1, 3, 4, 5, 6), (0, 1, 2, 3, 4, 5), 2),  # too many axes
         ((2, 0, 17, 3), (0, 1, 2, 3), 2),
     ],
@@ -144,6 +144,28 @@ def test_axes_change_places_on_a_gpu_too(shape, order, axis, monkeypatch):
     copied([lies + 1])  # the second one is launched with what the first one made ready
     (found,) = copied([lies])
     assert torch.equal(found.cpu(), lies.cpu()) and (found.stride(axis) == 1 or not found.numel())
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize(
+    "lies",
+    [
+        lambda x: x[..., 0],  # heads, rows and columns are one run of every third number
+        lambda x: x[:, :, 1:, :, 1],
+        lambda x: x[..., 3:37, 2],
+        lambda x: x[:, :, ::2].flatten(-2)[..., 1:70],  # rows begin anywhere
+    ],
+)
+def test_what_is_not_next_to_next_is_copied_in_rows(lies, monkeypatch):
+    torch.manual_seed(0)
+    if not torch.cuda.is_available():
+        monkeypatch.setattr(torch.Tensor, "is_cuda", True)  # the interpreter runs the kernel
+    whole = torch.randn(2, 3, 12, 40, 3, device="cuda" if torch.cuda.is_available() else "cpu").bfloat16()
+    given = lies(whole)
+    copy = relayout.Copy(0, 3, 0)
+    (found,) = relayout.copying([given], [copy])([given])
+    assert torch.equal(found, given) and found.stride() == copy.strides(given.shape)
+    assert all(step % 16 == 0 for step in found.stride()[:-1])
 
 
 @pytest.mark.slow
