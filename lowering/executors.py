@@ -22,6 +22,7 @@ from .hopper.form_facts import why_not_in_pieces
 from .hopper.kernel_form import Binding, bind
 from .hopper.mask_words import packed
 from .hopper.stored_values import bind_as_run, needs_sizes
+from .launch.affine_views import in_views
 from .launch.split_loops import describe_split
 from .plan.device import H200
 from .plan.kernel_texts import KernelTexts
@@ -328,7 +329,7 @@ class GluonExecutor(TritonExecutor):
             return missing
         from .joined.launch import refusal
 
-        return refusal(plan, device)
+        return refusal(plan, device) and refusal(in_views(plan), device)
 
     def kernel_refusal(self, kernel: Kernel, plan: Plan) -> str | None:
         found = bind_as_run(kernel, plan.weights)
@@ -337,14 +338,17 @@ class GluonExecutor(TritonExecutor):
     def describe(self, kernel: Kernel, weights: str = "half", in_pieces: bool = False) -> str:
         if not in_pieces and (said := of_a_library(kernel)):
             return said
-        found = bind_as_run(kernel, weights)
+        found, viewed = bind_as_run(kernel, weights), ""
+        if isinstance(found, str) and not isinstance(by_views := bind_as_run(_in_views(kernel), weights), str):
+            kernel, found, viewed = _in_views(kernel), by_views, ", which reads views of its inputs or copies of them"
         if isinstance(found, Binding) and (reason := _too_few_rows(kernel) or (in_pieces and why_not_in_pieces(found))):
             return f"plain Triton: {reason}"
         if isinstance(found, str):
             option = ROUNDING_HELPS if weights == "half" and self.rounds(kernel, "e4m3") else ""
             return f"plain Triton: {found}{option}"
         bits = ", the mask's tensors as bits" if packed(found) else ""
-        return f"warp-specialised Gluon{_of_bytes(kernel, found)}{bits}{', its loop in pieces' if in_pieces else ''}"
+        pieces = ", its loop in pieces" if in_pieces else ""
+        return f"warp-specialised Gluon{_of_bytes(kernel, found)}{bits}{viewed}{pieces}"
 
     def rounds(self, kernel: Kernel, weights: str) -> bool:
         """Whether the kernel would round weights to e4m3, in a plan of such weights."""
@@ -547,6 +551,11 @@ def load_triton() -> None:
         from .launch.triton_compat import load_compiler
 
         load_compiler()
+
+
+def _in_views(kernel: Kernel) -> Kernel:
+    """The kernel with views of its inputs, as affine_views.in_views has a plan of it."""
+    return in_views(Plan((kernel,), kernel.inputs, tuple(store.output for store in kernel.stores))).kernels[0]
 
 
 def _has_strides(plan: Plan) -> bool:

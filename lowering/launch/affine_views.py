@@ -15,7 +15,7 @@ import torch
 
 from ...egraph.terms.affine import affine
 from ...egraph.terms.ops import iota, load
-from ...egraph.terms.sizes import resolve
+from ...egraph.terms.sizes import UnknownSize, resolve
 from ...egraph.terms.term import Dim, Tensor, Term
 from ...egraph.terms.traversal import substitute
 from ..plan.kernel_edits import with_terms
@@ -26,7 +26,7 @@ Steps = tuple[tuple[int, tuple[int, ...]], ...]  # by axis of a tensor, (where i
 
 
 @dataclass(frozen=True)
-class View:
+class AffineView:
     """The elements of a tensor that `read` reads, with an axis for each of its dims. place: of the tensor among inputs.
     """
 
@@ -50,7 +50,7 @@ class View:
         return tensor.as_strided(self.sizes, strides, tensor.storage_offset() + start)
 
 
-def with_views(plan: Plan, names: Sequence[str], sizes: Mapping[str, int]) -> tuple[Plan, tuple[View, ...]]:
+def with_views(plan: Plan, names: Sequence[str], sizes: Mapping[str, int]) -> tuple[Plan, tuple[AffineView, ...]]:
     """The plan with views of the inputs that kernels read with steps or from a start; (plan, ()) if there are none.
 
     names: of the inputs, in their order. sizes: values of symbolic sizes.
@@ -67,18 +67,36 @@ def with_views(plan: Plan, names: Sequence[str], sizes: Mapping[str, int]) -> tu
     return replace(plan, kernels=kernels, inputs=inputs), found
 
 
-def _views(plan: Plan, names: Sequence[str], sizes: Mapping[str, int]) -> tuple[View, ...]:
+def in_views(plan: Plan) -> Plan:
+    """The plan with views where it has them and all sizes are known; else the plan as it is."""
+    try:
+        return with_views(plan, tuple(t.name for t in plan.inputs), {})[0]
+    except UnknownSize:
+        return plan
+
+
+def _views(plan: Plan, names: Sequence[str], sizes: Mapping[str, int]) -> tuple[AffineView, ...]:
     """A view for each read of floating numbers that is moved inside of its tensor."""
-    read = {n for kernel in plan.kernels for n in nodes(kernel) if n.op == "load" and "float" in n.dtype}
-    taken = {n.attrs[0].name for n in read} | {s.output.name for kernel in plan.kernels for s in kernel.stores}
+    taken = {t.name for kernel in plan.kernels for t in (*kernel.inputs, *(s.output for s in kernel.stores))}
     free = (name for k in count() if (name := f"view{k}") not in taken)
     found = []
-    for node in sorted((n for n in read if n.attrs[0].name in names and n.dims), key=repr):
-        whole = [resolve(size, sizes) for size in node.attrs[0].shape]
-        extents = [resolve(dim.size, sizes) for dim in _dims(node)]
-        if (steps := _steps(node, extents, whole)) is not None and not _is_whole(steps, extents, whole):
-            found.append(View(next(free), names.index(node.attrs[0].name), node, tuple(extents), steps))
+    for node in sorted((n for n in _floating_reads(plan) if n.attrs[0].name in names), key=repr):
+        extents = tuple(resolve(dim.size, sizes) for dim in _dims(node))
+        if (steps := _moved(node, extents, sizes)) is not None:
+            found.append(AffineView(next(free), names.index(node.attrs[0].name), node, extents, steps))
     return tuple(found)
+
+
+def _floating_reads(plan: Plan) -> set[Term]:
+    """What kernels read of floating numbers, but for a single number."""
+    return {n for kernel in plan.kernels for n in nodes(kernel) if n.op == "load" and "float" in n.dtype and n.dims}
+
+
+def _moved(read: Term, extents: Sequence[int], sizes: Mapping[str, int]) -> Steps | None:
+    """Its steps, if it is affine and not the whole tensor with its axes as they are."""
+    whole = [resolve(size, sizes) for size in read.attrs[0].shape]
+    steps = _steps(read, extents, whole)
+    return None if steps is None or _is_whole(steps, extents, whole) else steps
 
 
 def _is_whole(steps: Steps, extents: Sequence[int], whole: Sequence[int]) -> bool:

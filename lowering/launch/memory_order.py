@@ -15,7 +15,7 @@ import torch
 from ..plan.queries import are_distinct
 from ..plan.records import NotPlannable, Plan
 from ..readback.check_plan import differs_in_order
-from .affine_views import View, with_views
+from .affine_views import AffineView, with_views
 from .axis_order import ReorderedPlan, in_memory_order
 from .relayout import AxesForMaps, Copy, copies_of, copying, with_copies
 
@@ -33,7 +33,7 @@ class PlanInMemoryOrder:
     reordered: ReorderedPlan
     names: tuple[str, ...]
     places: tuple[int, ...]
-    views: tuple[View, ...]
+    views: tuple[AffineView, ...]
     copies: tuple[Copy, ...]
     strides: Strides | None  # of outputs, as the reordered plan names their axes
 
@@ -98,7 +98,7 @@ def in_order(
 
 def _with_views(
     plan: Plan, tensors: Inputs, sizes: Mapping[str, int], by_maps: ByMaps
-) -> tuple[Plan, Inputs, tuple[View, ...], AxesForMaps]:
+) -> tuple[Plan, Inputs, tuple[AffineView, ...], AxesForMaps]:
     """(the plan, the tensors that it reads, views among these, what it reads by maps): with views where one more kernel
     then reads by tensor maps, if copies are made."""
     axes = by_maps(plan, tensors)

@@ -191,14 +191,15 @@ def _copying_tiles(axes: list[Axis], new: Callable[[], torch.Tensor]) -> Callabl
     beside = min(triton.next_power_of_2(second[0]), ELEMENTS_OF_A_PROGRAM // along)
     programs = -(-length // along) * -(-second[0] // beside) * prod(a[0] for a in outer)
     numbers = (*around(0, 1)[1:], *around(1, 0), *around(2, 0), length, step, made, *second)
+    shape = (step if step < ALIGNED_ELEMENTS else 0, beside, along)
     again: list[Relaunch] = []
 
     def run(given: torch.Tensor) -> torch.Tensor:
         copy = new()
         if again:
-            again[0]([], [given.data_ptr(), copy.data_ptr(), *numbers, beside, along])
+            again[0]([], [given.data_ptr(), copy.data_ptr(), *numbers, *shape])
         else:
-            kernel = _copy_tiles[(programs,)](given, copy, *numbers, beside, along)
+            kernel = _copy_tiles[(programs,)](given, copy, *numbers, *shape)
             again.extend([] if interprets(_copy_tiles) else [Relaunch(kernel, programs)])
         return copy
 
@@ -208,9 +209,12 @@ def _copying_tiles(axes: list[Axis], new: Callable[[], torch.Tensor]) -> Callabl
 @triton.jit
 def _copy_tiles(
     source, target, second_size, third_size, first_step, second_step, third_step, first_made, second_made, third_made,
-    length, step, made, width, across_step, across_made, BESIDE: tl.constexpr, ALONG: tl.constexpr,
+    length, step, made, width, across_step, across_made, STEP: tl.constexpr, BESIDE: tl.constexpr, ALONG: tl.constexpr,
 ):  # fmt: skip
-    """Copies [.., width, length] from one place to another with other steps; the last axis is contiguous there."""
+    """Copies [.., width, length] from one place to another with other steps; the last axis is contiguous there.
+
+    STEP: the step if it is short, else 0. Triton then knows how many numbers it may read at once.
+    """
     program = tl.program_id(0)
     tiles, bands = tl.cdiv(length, ALONG), tl.cdiv(width, BESIDE)
     along = (program % tiles * ALONG + tl.arange(0, ALONG)[None, :]).to(tl.int64)
@@ -221,7 +225,7 @@ def _copy_tiles(
     second, first = (program % second_size).to(tl.int64), (program // second_size).to(tl.int64)
     exists = (along < length) & (across < width)
     begin = first * first_step + second * second_step + third.to(tl.int64) * third_step
-    tile = tl.load(source + begin + across * across_step + along * step, mask=exists)
+    tile = tl.load(source + begin + across * across_step + along * (STEP if STEP else step), mask=exists)
     begin = first * first_made + second * second_made + third.to(tl.int64) * third_made
     tl.store(target + begin + across * across_made + along * made, tile, mask=exists)
 
