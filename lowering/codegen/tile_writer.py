@@ -71,7 +71,8 @@ class TileWriter(Tiles):
         return dtype.endswith("float64") or (dtype.endswith("float") and self.weak == "float64")
 
     def _value(self, node: Term, scope: Scope | None) -> TileValue:
-        home = self.scope_of(node.dims)
+        with self.writing(node.dims if self.walks else self.among):
+            home = self.scope_of(node.dims)
         if node in home.memo:
             return home.memo[node]
         with self.writing(node.dims):

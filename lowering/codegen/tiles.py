@@ -53,8 +53,8 @@ class Tiles(ABC):
     """The tiles of one kernel, or of one function of it.
 
     outer: straight-line code. inner: the body of the loop that is being written. middle: what stands between the two,
-    for one index of each dim around the loop. serial_place: a dim that is folded place by place, or chunk by chunk,
-    inside of any of them, with its scope.
+    for one index of each dim around the loop, or around all that is written (walks). serial_place: a dim that is folded
+    place by place, or chunk by chunk, inside of any of them, with its scope.
     """
 
     def __init__(
@@ -72,6 +72,7 @@ class Tiles(ABC):
         self.outer, self.middle, self.inner = Scope(), Scope(), Scope()
         self.around: frozenset[Dim] = frozenset()  # dims around the loop that is being written
         self.among: frozenset[Dim] = frozenset()  # those of them that the term that is being written has
+        self.walks = False  # whether all stands in one loop over these dims, but for what is the same in each round
         self.loop: Dim | None = None
         self.ragged = False  # the loop's last tile may be cut off by the end of the dim
         self.readable: TileValue | None = None  # those of the loop's elements that may be read
@@ -184,9 +185,10 @@ class Tiles(ABC):
         missing = [d for d in dims if self._is_looped(d) and d != self.loop and d not in self.around]
         if missing:
             raise NotPlannable(f"a value over {missing[0]} is needed outside the loop over {missing[0]}")
-        if self.loop in dims:
+        is_fixed = self.among.union(dims).isdisjoint(self.around)
+        if self.loop in dims and not (self.walks and is_fixed):
             return self.inner
-        return self.outer if self.among.union(dims).isdisjoint(self.around) else self.middle
+        return self.outer if is_fixed else self.middle
 
     def _is_looped(self, dim: Dim) -> bool:
         return (dim in self.blocks and dim not in self.rows) or dim in self.kernel.around

@@ -34,7 +34,8 @@ class Facts:
     those of a kernel in pieces have to be (ScalesOfPieces), also of kernels that run a part of it. factors_apart: as
     Plan has it. rows_last: the
     rows are the last axis of tiles, else the first one behind leading dims. blocks: pairs of a loop's dim d and a
-    number n, where d // n is one number in each tile. short: dims of loops whose whole length is one tile.
+    number n, where d // n is one number in each tile. short: dims of loops whose whole length is one tile. walk: as
+    triton/walks.py has it.
     """
 
     even: frozenset[str] = frozenset()
@@ -48,6 +49,7 @@ class Facts:
     rows_last: bool = False
     blocks: Blocks = frozenset()
     short: frozenset[str] = frozenset()
+    walk: tuple[str, int] | None = None
 
     @property
     def interpreted(self) -> bool:

@@ -25,12 +25,13 @@ from ..masks.loop_ranges import conjuncts, why_apart
 from ..plan.dtypes import is_integer
 from ..plan.launch_facts import Facts
 from ..plan.queries import map_name, roots
-from ..plan.records import Accumulator, Kernel, Loop, Plan, Store
+from ..plan.records import Accumulator, Kernel, Loop, NotPlannable, Plan, Store
 from .column_halves import ColumnHalves
 from .default_config import carried_elements, widest
 from .diagonal_sums import slots_name, write_slot
 from .loops import RangeWriter, Segment, by_columns
 from .piece_states import PieceStates
+from .walks import dim_of, walked
 
 ADDED = ("sum", "rescaled")
 # From so many columns of an accumulator on (by the bytes of an element), a loop has one body, which tests every tile: a
@@ -52,10 +53,14 @@ class TritonKernelWriter:
     imports = IMPORTS
 
     def __init__(self, kernel: Kernel, facts: Facts, skewing: Skewing):
+        self.signature, self.first = Signature(Names()), ""
+        if facts.walk is not None:
+            self.first = self.signature.names.fresh(f"{facts.walk[0]}_first")
+            kernel = walked(kernel, facts.walk, self.first)
         self.kernel, self.facts = kernel, facts
         self.sums: list = []
         self.halves: dict[Loop, ColumnHalves] = {}
-        self.signature = Signature(Names())
+        self.signature.scalars |= {self.first: self.first} if self.first else {}
         self.tiles = TileWriter(kernel, facts, roots(kernel), self.signature, TRITON)
         self.lines, self.tiles.skewing = self.tiles.outer.lines, skewing
         fresh = self.tiles.names.fresh
@@ -67,6 +72,15 @@ class TritonKernelWriter:
             skewing.tiles = {loop.dim: self.blocks[loop.dim] for loop in kernel.loops}
             self.tiles.blocks |= dict.fromkeys(skewing.tiles, "1")
         self._declare()
+        if facts.walk is not None:
+            dim = dim_of(kernel, facts.walk)
+            self.tiles.open_around({dim: fresh(str(dim))})
+            self.tiles.walks = True
+
+    @property
+    def body(self) -> Scope:
+        """What a program does, or a program that walks for each of its indices."""
+        return self.tiles.middle if self.facts.walk else self.tiles.outer
 
     def _declare(self) -> None:
         """The arguments: block maps, pointers, strides, sizes of dims, and sizes that terms name."""
@@ -106,10 +120,13 @@ class TritonKernelWriter:
         self._coordinates()
         for loop in self.kernel.loops:
             self._loop(loop)
-        self.lines += self.tiles.assertions()
+        ends = self.tiles.assertions()
+        self.lines += [] if self.facts.walk else ends
         first = len(self.lines)
         for store in self.kernel.written_by(None):
-            self._store(store, self.lines)
+            self._store(store, self.body.lines)
+        if self.facts.walk is not None:
+            self.lines += [*self._walk(dim_of(self.kernel, self.facts.walk), self.facts.walk[1]), *ends]
         before = self._or_exactly(tiles, first) + "\n\n" if self.tiles.skewing.used else ""
         unspecialised = [a.name for a in self.signature.arguments if a.size is not None]
         parameters = [a.name for a in self.signature.arguments] + [f"{name}: tl.constexpr" for name, _ in tiles]
@@ -117,6 +134,13 @@ class TritonKernelWriter:
         body = "\n".join(f"    {line}" if line else "" for line in self.lines)
         decorator = f"@triton.jit(do_not_specialize={unspecialised})"
         return f"{before}{decorator}\ndef {self.function}(\n{signature},\n):\n{body}\n"
+
+    def _walk(self, dim: Dim, apart: int) -> list[str]:
+        """The loop over the indices of a program that walks."""
+        if self.tiles.skewing.used:
+            raise NotPlannable("what may run once more has a program for each index")
+        head = f"for {self.tiles.starts[dim]} in tl.range({self.first}, {self.tiles.sizes[dim]}, {apart}):"
+        return [head, *(f"    {line}" for line in self.tiles.middle.lines)]
 
     def _or_exactly(self, tiles: tuple[tuple[str, str], ...], first: int) -> str:
         """The function that runs once more with one column at a time, instead of the lines from `first`."""
@@ -154,11 +178,12 @@ class TritonKernelWriter:
             self.lines += [f"{start} = {tile} * {block}", f"{rest} = {rest} // {count}"]
             tiles.starts[dim] = start
         for position, dim in enumerate(reversed(kernel.grid)):
-            name = fresh(str(dim))
+            walks = self.facts.walk is not None and dim in tiles.around
+            name, count = (self.first, str(self.facts.walk[1])) if walks else (fresh(str(dim)), tiles.sizes[dim])
             last = position == len(kernel.grid) - 1
-            self.lines.append(f"{name} = {rest}" if last else f"{name} = {rest} % {tiles.sizes[dim]}")
-            self.lines += [] if last else [f"{rest} = {rest} // {tiles.sizes[dim]}"]
-            tiles.starts[dim] = name
+            self.lines.append(f"{name} = {rest}" if last else f"{name} = {rest} % {count}")
+            self.lines += [] if last else [f"{rest} = {rest} // {count}"]
+            tiles.starts |= {} if walks else {dim: name}
 
     def _heavy_last(self) -> bool:
         uppers = [limit.rising for loop in self.kernel.loops for limit in loop.uppers]
@@ -172,7 +197,8 @@ class TritonKernelWriter:
             return
         dims = tiles.sort(order)
         value = tiles.spread(tiles.value(store.term), dims)
-        pointer = tiles.address(store.output, tuple(iota(d) for d in order), dims)
+        with tiles.writing(order):
+            pointer = tiles.address(store.output, tuple(iota(d) for d in order), dims)
         mask = tiles.conjunction(*(tiles.padding(d) for d in dims))
         guard = f", mask={tiles.align(mask, dims)}" if mask else ""
         lines.append(f"tl.store({pointer}, {value.text}{guard})")
@@ -183,12 +209,13 @@ class TritonKernelWriter:
         halves = self.halves[loop] = ColumnHalves.of(self.tiles, loop)
         names = [self._start(state, loop) for state in self._states(loop)]
         pieces = self._pieces(loop, names)
-        self.tiles.open_around({dim: self.tiles.names.fresh(str(dim)) for dim in loop.single})
+        if not self.facts.walk:
+            self.tiles.open_around({dim: self.tiles.names.fresh(str(dim)) for dim in loop.single})
         if not loop.tile:
             self._by_indices(loop, names)
             return
         ranges = RangeWriter(self.tiles, loop)
-        body: list[str] = [] if loop.outer else self.lines
+        body: list[str] = [] if loop.outer else self.body.lines
         for segment in self._segments(ranges):
             body += self._segment(segment, ranges, names, pieces)
         names = self._join_last(loop, pieces, body, names)
@@ -268,6 +295,7 @@ class TritonKernelWriter:
         start = self.tiles.names.fresh(f"{loop.dim}_start")
         self.tiles.open(loop.dim, start, segment.ragged)
         counter = self.tiles.names.fresh("n") if segment.start else start
+        self.lines += [f"{counter} = {segment.low}"] if self.facts.walk else []  # of the one tile of all rounds
         self.tiles.inner.lines += [f"{start} = {segment.start.format(n=counter)}"] if segment.start else []
         self.tiles.inner.lines += [segment.following.format(n=counter)] if segment.following else []
         self.tiles.inner.lines += pieces.crossing(start) if pieces is not None else []
@@ -279,7 +307,7 @@ class TritonKernelWriter:
             self._doubt(ranges, guard)
         guards = loop.guard.dims if loop.guard is not None else frozenset()
         for state, components in zip(self._states(loop), names, strict=True):
-            with self.tiles.writing(guards.union(*(value.dims for value in state.values))):
+            with self.tiles.writing(guards.union(*(one.dims for one in (*state.values, *filter(None, [state.gauge]))))):
                 self._step(state, components, loop, guard)
         for store in self.kernel.written_by(loop):
             self._store(store, self.tiles.inner.lines)
@@ -288,7 +316,7 @@ class TritonKernelWriter:
     def _for_each_tile(self, segment: Segment, counter: str, body: list[str]) -> list[str]:
         """The body in a loop over the run's tiles; as it is where there is exactly one."""
         if segment.once:
-            return [f"{counter} = {segment.low}", *body]
+            return body if self.facts.walk else [f"{counter} = {segment.low}", *body]
         options = ", disable_licm=True" * self.tiles.skewing.exact  # the loops before need the registers
         options += ", num_stages=1" * segment.single  # no other tile follows, whose loads could begin
         head = f"for {counter} in tl.range({segment.low}, {segment.high}, {segment.step}{options}):"
@@ -323,7 +351,7 @@ class TritonKernelWriter:
     # Accumulators: the components of a rescaled one are its scale, then its mantissas
 
     def _start(self, state: Accumulator, loop: Loop) -> list[TileValue]:
-        assign = lambda hint, value: self.tiles.assign(hint, value, self.tiles.outer) if hint else value
+        assign = lambda hint, value: self.tiles.assign(hint, value, self.body) if hint else value
         return [assign(*component) for component in self._components(state, loop)]
 
     def _components(self, state: Accumulator, loop: Loop) -> list[tuple[str, TileValue]]:
@@ -412,7 +440,7 @@ class TritonKernelWriter:
         return tiles.assign("index", TileValue(same, value.dims, "int32"), tiles.inner).text
 
     def _finish(self, state: Accumulator, components: list[TileValue]) -> None:
-        memo = self.tiles.outer.memo
+        memo = self.body.memo
         if state.gauge is None:
             for reduction in state.reductions:
                 memo[reduction] = components[0]

@@ -69,6 +69,7 @@ from .default_config import (
 from .diagonal_sums import slots_name
 from .kernel import emit
 from .slot_sums import SlotSum
+from .walks import STAGES, dim_of, walk_of
 
 INT32 = 2**31
 MIN_REACH = 256  # elements of a dim from a tile's start that an offset is taken to reach
@@ -465,18 +466,22 @@ class Launcher:
         tilings = self._tilings(kernel, config, sizes)
         mapped = frozenset(map_name(kernel, loop) for loop in tilings)
         facts = self._in_pieces(kernel, _facts(kernel, config, values, sizes, device))
-        source = self.source(kernel, replace(facts, mapped=mapped))
+        facts, count = replace(facts, mapped=mapped), program_count(kernel, config.row_tile, config.loop_tile, sizes)
+        if walk := None if facts.piece or mapped else walk_of(kernel, config, sizes, multiprocessors(device)):
+            facts, count = replace(facts, walk=walk), count // _size(dim_of(kernel, walk).size, sizes) * walk[1]
+            self.shared[kernel.name] = f"programs walk over {walk[0]} in steps of {walk[1]}"
+        source = self.source(kernel, facts)
         if self.plan.piece and source.may_run_again:
             raise NotPlannable(VARIES_BY_DISTANCE)
         names = tuple(a.tensor for a in source.arguments if a.axis is None and a.size is None)
         options = {name: getattr(config, role) for name, role in source.tiles}
-        options |= {"num_warps": config.warps, "num_stages": config.stages, **compiler_options(source.text)}
+        stages = max(config.stages, STAGES) if walk else config.stages
+        options |= {"num_warps": config.warps, "num_stages": stages, **compiler_options(source.text)}
         options |= self._as_written()
         maps = tuple({(map_name(kernel, loop),): tiling for loop, tiling in tilings.items()}.items())
         spilled = MAX_SPILLED_REGISTERS * (1 + source.may_run_again)
         function, integers = load(source.text, source.function), _integers(source, values, sizes)
         sums = tuple(SlotSum.of(kernel, store, config, source.held, sizes) for store in kernel.stores if store.places)
-        count = program_count(kernel, config.row_tile, config.loop_tile, sizes)
         return Launch(function, count, names, integers, options, maps, sums, spilled, source)
 
 
@@ -538,17 +543,6 @@ def _as_stored(kernels: Sequence[Kernel], values: dict[str, torch.Tensor], sizes
 def launcher(plan: Plan, config: TritonConfig | None = None) -> Launcher:
     """The launcher of a plan, one for this process."""
     return Launcher(plan, config)
-
-
-def run_triton(
-    plan: Plan,
-    tensors: dict[str, torch.Tensor],
-    sizes: dict[str, int] | None = None,
-    config: TritonConfig | None = None,
-    output: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """Runs the plan: tensors by name, values of symbolic sizes; the result in a new tensor or in `output`."""
-    return launcher(plan, config)(tensors, sizes, output)
 
 
 @lru_cache(maxsize=128)

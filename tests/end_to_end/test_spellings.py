@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from onepass.compiler.optimize import optimize
 from onepass.graph.trace import program_of
 from onepass.lowering.tiled.executor import run_tiled
-from onepass.lowering.triton.launch import run_triton
 from onepass.translate.translate import translate
 from tests.support import spellings
+from tests.support.triton_runs import run_triton
 
 DTYPES = {torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 1e-2}  # with the absolute floor of each
 

@@ -12,8 +12,8 @@ from onepass.graph.trace import program_of
 from onepass.lowering.analysis.value_bounds import interval
 from onepass.lowering.plan.kernel_config import TritonConfig
 from onepass.lowering.planning.planner import build_plan
-from onepass.lowering.triton.launch import run_triton
 from onepass.translate.translate import translate
+from tests.support.triton_runs import run_triton
 
 LENGTH = 70
 places = lambda: torch.arange(LENGTH)

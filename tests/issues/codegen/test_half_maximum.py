@@ -7,7 +7,7 @@ from onepass.egraph.terms.term import Dim, Tensor
 from onepass.lowering.plan.kernel_config import TritonConfig
 from onepass.lowering.planning.planner import build_plan
 from onepass.lowering.triton.kernel import emit
-from onepass.lowering.triton.launch import run_triton
+from tests.support.triton_runs import run_triton
 
 I, J = Dim("i", 8), Dim("j", 300)
 PLAN = build_plan(

@@ -8,8 +8,8 @@ import torch
 from onepass.compiler.optimize import optimize
 from onepass.graph.trace import program_of
 from onepass.lowering.triton.kernel import emit
-from onepass.lowering.triton.launch import run_triton
 from onepass.translate.translate import translate
+from tests.support.triton_runs import run_triton
 
 
 def gated(q, k, v):

@@ -16,9 +16,10 @@ from onepass.lowering.launch.triton_compat import mixes_addresses
 from onepass.lowering.plan.kernel_config import TritonConfig
 from onepass.lowering.plan.records import NotPlannable
 from onepass.lowering.triton.kernel import emit
-from onepass.lowering.triton.launch import LaunchError, run_triton
+from onepass.lowering.triton.launch import LaunchError
 from onepass.translate.translate import translate
 from tests.support.pretended import Pretended, prepared, pretend
+from tests.support.triton_runs import run_triton
 
 DESCRIPTORS = """
 .version {version}

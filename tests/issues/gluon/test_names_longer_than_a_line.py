@@ -15,10 +15,10 @@ from onepass.api.backend import onepass_backend
 from onepass.compiler.optimize import optimize
 from onepass.graph.trace import program_of
 from onepass.lowering.triton.kernel import emit
-from onepass.lowering.triton.launch import run_triton
 from onepass.report import records
 from onepass.translate.translate import translate
 from tests.support.gluon_ahead_of_time import source_of
+from tests.support.triton_runs import run_triton
 
 LONG = "a_bias_whose_name_is_longer_than_a_line_" * 4
 scope = {"torch": torch}

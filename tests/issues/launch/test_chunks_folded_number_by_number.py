@@ -11,8 +11,8 @@ import torch
 from onepass.compiler.optimize import optimize_all
 from onepass.graph.trace import program_of
 from onepass.lowering.triton.default_config import default_for, of_chunks
-from onepass.lowering.triton.launch import run_triton
 from onepass.translate.translate import translate
+from tests.support.triton_runs import run_triton
 
 
 def folded(x, y):

@@ -13,8 +13,8 @@ from onepass.compiler.optimize import optimize
 from onepass.graph.trace import program_of
 from onepass.lowering.tiled.executor import run_tiled
 from onepass.lowering.triton.kernel import emit
-from onepass.lowering.triton.launch import run_triton
 from onepass.translate.translate import translate
+from tests.support.triton_runs import run_triton
 
 
 def chosen(q, k, v, keep, bias, fill):

@@ -16,9 +16,10 @@ from onepass.graph.trace import program_of
 from onepass.lowering.plan.queries import roots
 from onepass.lowering.triton.default_config import THREE_DIMS
 from onepass.lowering.triton.kernel import emit
-from onepass.lowering.triton.launch import default_for, run_triton
+from onepass.lowering.triton.launch import default_for
 from onepass.translate.translate import translate
 from tests.support.plans import own_plan
+from tests.support.triton_runs import run_triton
 
 
 def centred(q, k, v):

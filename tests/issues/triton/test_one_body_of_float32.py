@@ -11,8 +11,8 @@ from onepass.compiler.optimize import optimize_all
 from onepass.graph.trace import program_of
 from onepass.lowering.plan.launch_facts import Facts
 from onepass.lowering.triton.kernel import emit
-from onepass.lowering.triton.launch import run_triton
 from onepass.translate.translate import translate
+from tests.support.triton_runs import run_triton
 
 
 def masked(score, kind):

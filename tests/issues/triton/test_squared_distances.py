@@ -12,8 +12,9 @@ from onepass.compiler.optimize import optimize
 from onepass.graph.trace import program_of
 from onepass.lowering.planning.planner import build_plan
 from onepass.lowering.triton.default_config import THREE_DIMS
-from onepass.lowering.triton.launch import default_for, run_triton
+from onepass.lowering.triton.launch import default_for
 from onepass.translate.translate import translate
+from tests.support.triton_runs import run_triton
 
 
 def distances(q, k, v):

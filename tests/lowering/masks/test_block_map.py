@@ -21,9 +21,10 @@ from onepass.lowering.planning.mask_plans import class_plan
 from onepass.lowering.planning.planner import build_plan
 from onepass.lowering.tiled.executor import run_tiled
 from onepass.lowering.triton import launch
-from onepass.lowering.triton.launch import Launcher, build_map, run_triton
+from onepass.lowering.triton.launch import Launcher, build_map
 from onepass.report import records
 from tests.support.predicates import guards
+from tests.support.triton_runs import run_triton
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 HEADS, BATCH = 4, 2

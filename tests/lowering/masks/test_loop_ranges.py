@@ -28,8 +28,8 @@ from onepass.lowering.plan.kernel_config import TritonConfig
 from onepass.lowering.plan.records import Limit
 from onepass.lowering.planning.planner import build_plan
 from onepass.lowering.tiled import executor
-from onepass.lowering.triton.launch import run_triton
 from tests.support.predicates import COLUMN, MASKS, ROW, I, J, guarded
+from tests.support.triton_runs import run_triton
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 

@@ -14,8 +14,8 @@ from onepass.lowering.masks.tile_ends import decided
 from onepass.lowering.plan.records import BlockMap
 from onepass.lowering.planning.planner import plan_stores
 from onepass.lowering.tiled.executor import run_tiled
-from onepass.lowering.triton.launch import run_triton
 from tests.support.predicates import guards
+from tests.support.triton_runs import run_triton
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 ROWS, COLUMNS, TALL, WIDE = 21, 27, 8, 4

@@ -28,8 +28,9 @@ from onepass.egraph.terms.ops import (
 from onepass.egraph.terms.term import Dim, Tensor
 from onepass.lowering.plan.kernel_config import TritonConfig
 from onepass.lowering.planning.planner import build_plan
-from onepass.lowering.triton.launch import Launcher, LaunchError, run_triton
+from onepass.lowering.triton.launch import Launcher, LaunchError
 from onepass.lowering.triton.launch import load as load_function
+from tests.support.triton_runs import run_triton
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TOLERANCE = {"float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}

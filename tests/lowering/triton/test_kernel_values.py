@@ -29,8 +29,9 @@ from onepass.lowering.plan.kernel_config import TritonConfig
 from onepass.lowering.plan.launch_facts import Facts
 from onepass.lowering.planning.planner import build_plan
 from onepass.lowering.tiled.executor import run_tiled
-from onepass.lowering.triton.launch import launcher, run_triton
+from onepass.lowering.triton.launch import launcher
 from tests.lowering.triton.test_kernel import DEVICE, SMALL, attention, compare, inputs_of
+from tests.support.triton_runs import run_triton
 
 I, J = Dim("i", 40), Dim("j", 300)
 

@@ -1,0 +1,111 @@
+"""Programs that walk: each computes every n-th index of a grid dim, and reads once what is the same for all of them.
+
+Example: 4096 windows of 49 rows share a bias of their heads, and every 64th a mask. 256 programs for each head walk
+over windows p, p + 256, ..; each reads its tiles of bias and mask once, and only q, k and v for each window.
+Invariant: a kernel that walks computes the same, element by element, as one program for each index does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import lcm, prod
+
+from ...egraph.terms.ops import const, iota, make
+from ...egraph.terms.sizes import resolve
+from ...egraph.terms.term import Dim, Term
+from ...egraph.terms.traversal import substitute, subterms
+from ..plan.kernel_config import TritonConfig
+from ..plan.kernel_edits import with_terms
+from ..plan.queries import nodes, roots, states_of
+from ..plan.records import Kernel
+
+Walk = tuple[str, int]  # the dim, and how far apart a program's indices are
+PROGRAMS_OF_A_MULTIPROCESSOR = 8  # windows of 49 rows take 1.1 times as long with 16, 1.4 with 32
+LEAST_SHARE = 0.5  # 49 rows of 32 numbers take 0.7 of the time, 32 of 64 as long, 16 of 32 1.1 times as long
+STAGES = 3  # tiles of an index are loaded while two before it are computed with; with one, 1.3 times as long
+LEAST_STEPS = 4  # of a program, from which what it reads once is worth a loop around
+
+
+def walk_of(kernel: Kernel, config: TritonConfig, sizes: Mapping[str, int], places: int) -> Walk | None:
+    """The walk of a kernel on so many multiprocessors; None where one program for each index is as good."""
+    if not places or not _is_straight(kernel, config, sizes):
+        return None
+    found = [walk for dim in kernel.grid if (walk := _walk_along(dim, kernel, config, sizes, places)) is not None]
+    return max(found, key=lambda walk: walk[1], default=None)
+
+
+def walked(kernel: Kernel, walk: Walk, first: str) -> Kernel:
+    """The kernel in which what is the same for all indices of a program has the name of the first one in its terms."""
+    dim, apart = dim_of(kernel, walk), walk[1]
+    alike = {n for root in roots(kernel) for n in subterms(root) if _period(n, dim) and apart % _period(n, dim) == 0}
+    named = {n: make("mod", (make("var", (), (first, "int64")), n.args[1])) for n in alike}
+    return with_terms(kernel, lambda term: substitute(term, named))
+
+
+def dim_of(kernel: Kernel, walk: Walk) -> Dim:
+    return next(dim for dim in kernel.grid if dim.name == walk[0])
+
+
+def _is_straight(kernel: Kernel, config: TritonConfig, sizes: Mapping[str, int]) -> bool:
+    """Whether each program does one tile of rows with one tile of each loop, and writes each result once."""
+    if kernel.columns or kernel.around or not kernel.loops or any(s.places or s.adds for s in kernel.stores):
+        return False
+    if kernel.written_by(None) != [*kernel.stores] or _reads_vectors_of_pairs(kernel):
+        return False
+    limited = any(loop.part or loop.limits or not loop.tile for loop in kernel.loops)
+    return not limited and all(0 < resolve(loop.dim.size, sizes) <= config.loop_tile for loop in kernel.loops)
+
+
+def _reads_vectors_of_pairs(kernel: Kernel) -> bool:
+    """Whether it reads a vector for each row and column: codegen/relative_products.py may have its own way for it."""
+    columns = {loop.dim for loop in kernel.loops}
+    pairs = (n for n in nodes(kernel) if n.op == "load" and kernel.rows in n.dims and n.dims & columns)
+    return any(not n.dims <= {*kernel.grid, kernel.rows, *columns} for n in pairs)
+
+
+def _walk_along(
+    dim: Dim, kernel: Kernel, config: TritonConfig, sizes: Mapping[str, int], places: int
+) -> Walk | None:
+    """A walk along a dim by which much is read once; None if there is none, or none that is long enough."""
+    results = [*states_of(kernel), *(store.term for store in kernel.stores)]
+    if any(dim not in result.dims for result in results) or not _saves_much(kernel, dim, sizes):
+        return None
+    period = lcm(*(_repeats_after(tile, dim) for tile in _repeated_tiles(kernel, dim)))
+    rows = -(-resolve(kernel.rows.size, sizes) // config.row_tile) if kernel.rows is not None else 1
+    others = rows * prod(resolve(d.size, sizes) for d in kernel.grid if d != dim)
+    apart = max(period, places * PROGRAMS_OF_A_MULTIPROCESSOR // others // period * period)
+    return (dim.name, apart) if apart * LEAST_STEPS <= resolve(dim.size, sizes) else None
+
+
+def _saves_much(kernel: Kernel, dim: Dim, sizes: Mapping[str, int]) -> bool:
+    """Whether the tiles of rows and columns that repeat are large beside what is read for each index."""
+    elements = lambda read: prod(resolve(d.size, sizes) for d in read.dims - {*kernel.grid})
+    repeated = _repeated_tiles(kernel, dim)
+    each = {n for n in nodes(kernel) if n.op == "load" and dim in n.dims and n not in repeated}
+    return sum(map(elements, repeated)) >= LEAST_SHARE * sum(map(elements, each)) if repeated else False
+
+
+def _repeated_tiles(kernel: Kernel, dim: Dim) -> set[Term]:
+    """Tiles of rows and columns that are the same for several indices of the dim."""
+    columns = {loop.dim for loop in kernel.loops}
+    tiles = {n for n in nodes(kernel) if n.op == "load" and kernel.rows in n.dims and n.dims & columns}
+    return {tile for tile in tiles if _repeats_after(tile, dim)}
+
+
+def _repeats_after(tile: Term, dim: Dim) -> int:
+    """After how many indices of the dim a tile repeats: 1 if it does not depend on the dim, 0 if it never does."""
+    if dim not in tile.dims:
+        return 1
+    found = {n: period for n in _outermost(tile.args, dim) if (period := _period(n, dim))}
+    left = substitute(make("load", tile.args, tile.attrs), dict.fromkeys(found, const(0)))
+    return lcm(*found.values()) if found and dim not in left.dims else 0
+
+
+def _outermost(terms: Iterable[Term], dim: Dim) -> set[Term]:
+    return {n for term in terms for n in subterms(term) if _period(n, dim)}
+
+
+def _period(node: Term, dim: Dim) -> int:
+    """n of a coordinate modulo n along the dim; 0 for another term."""
+    is_mod = node.op == "mod" and node.args[0] is iota(dim) and node.args[1].op == "const"
+    return int(node.args[1].attrs[0]) if is_mod else 0
