@@ -2,6 +2,7 @@
 
 None of it can be derived again, so it is believed as far as the entry's signature goes. It decides who runs a plan that
 is checked, never what is computed: a kernel of that plan, a rival that the code knows, a setting that the tuner tries.
+Without a cache on disk, the process keeps it: else each graph would ask who is faster, and none would hear the answer.
 """
 
 from __future__ import annotations
@@ -9,6 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..compiler import disk_cache
+from ..process_state import registered
+
+_HERE: dict[str, dict[str, object]] = registered({}, "runners")  # by region, what no entry on disk holds
 
 
 @dataclass(frozen=True)
@@ -24,11 +28,17 @@ class Measured:
     @classmethod
     def read(cls, key: str) -> Measured:
         """Of a region's entry; nothing of what is not as it is written."""
-        body = disk_cache.read(key) or {}
+        body = _HERE.get(key, {}) | (disk_cache.read(key) or {})
         kinds = body.get("validated")
         validated = {kind for kind in kinds if isinstance(kind, str)} if isinstance(kinds, list) else set()
         choices = {size: (name, part) for size, (name, part) in _whole(body.get("choices"), _is_choice)}
         return cls(validated, choices, dict(_whole(body.get("tuned"), _is_setting)))
+
+
+def keep(key: str, **changes: object) -> None:
+    """Keeps fields of `Measured` for a region: in its entry, or in this process where there is none."""
+    if not disk_cache.update(key, **changes):
+        _HERE.setdefault(key, {}).update(changes)
 
 
 def _whole(data, is_one) -> list[tuple]:

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from ..compiler import disk_cache, library_kernels
+from ..compiler import library_kernels
 from ..compiler.compiled_region import Fused, make
 from ..compiler.traffic import STORES_TOO_MUCH, stores_too_much
 from ..errors import OnepassError
@@ -38,7 +38,7 @@ from .compare_results import (
     moved,
     undecided,
 )
-from .measurements import Measured
+from .measurements import Measured, keep
 from .region_call import RegionCall, Tensors, call_of, falls_back, is_sealed, prepares, unfit
 
 MAX_UNDECIDED_COMPARISONS = 8  # after which a kernel counts as wrong
@@ -364,7 +364,7 @@ class Runner:
     def _choose(self, size: str, choice: tuple[str, float]) -> None:
         """Keeps who runs a class of sizes, here and on disk: a rival, or "" for the plan, and its part of the time."""
         self.choices[size] = choice
-        disk_cache.update(self.found.key, choices=self.choices)
+        keep(self.found.key, choices=self.choices)
         if choice[0] == executors.COMPILED and library_choice.share_of_compiled(self.found) is not None:
             library_choice.LEFT_TO_INDUCTOR.append(self.region)
 
@@ -499,7 +499,7 @@ class Runner:
         if wrong:
             raise ExecutorError(f"the kernel's result differs from the tiled executor's: {wrong[0][-1]}")
         self.validated.add(kind)
-        disk_cache.update(self.found.key, validated=sorted(self.validated))
+        keep(self.found.key, validated=sorted(self.validated))
         return results, True
 
     def _mismatched_on_smaller(self, run: executors.Run, tensors: Tensors, call: RegionCall) -> list[Mismatch] | None:

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import torch
 
-from ..compiler import compiled_region, disk_cache
+from ..compiler import compiled_region
 from ..lowering.executors import GLUON, TRITON
 from ..lowering.schedule.setting_values import NAMES
 from ..runtime import executors, library_choice, operator
 from ..runtime.compare_results import mismatch
-from ..runtime.measurements import Measured
+from ..runtime.measurements import Measured, keep
 from ..runtime.region_call import RegionCall, call_of
 from .bayesian_search import History, Isolated, Trial, checked, tune
 from .kernel_space import configuration, needs, predicted, space_of
@@ -59,7 +59,7 @@ def tune_call(asked: Asked, trial: Callable[[tuple], Trial], budget: int, gluon:
     history = tune(space, trial, budget, prior, seed, lambda point: needs(kernels, configuration(point)))
     if history.best is not None:
         settings = dict(zip(NAMES, history.best.point))
-        disk_cache.update(asked.found.key, tuned={**Measured.read(asked.found.key).tuned, asked.size: settings})
+        keep(asked.found.key, tuned={**Measured.read(asked.found.key).tuned, asked.size: settings})
     return history
 
 
