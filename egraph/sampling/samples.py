@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import inf, isfinite, prod
+from math import inf, isfinite, nan, prod
 from random import Random
 
 import numpy as np
@@ -36,7 +36,7 @@ PROFILES = {  # the elements of one tensor are drawn from one profile; a counter
 ABSENT = "one absent"  # a plain tensor with one -∞: a masked score
 MANTISSAS = "random mantissas"  # numbers that use all bits of a float64, for rules that claim equal bits
 MAX_DRAWN_VALUES = 24  # for one tensor
-FLOAT_LITERALS = (2.0, 1.0, 0.5, 0.1, 3.7, 50.0, 0.0, -1.0, -2.0, -0.3, -1e9, inf, -inf)
+FLOAT_LITERALS = (2.0, 1.0, 0.5, 0.1, 3.7, 50.0, 0.0, -1.0, -2.0, -0.3, -1e9, inf, -inf, nan)
 INTEGER_LITERALS = (2, 1, 3, 4, 0, -1, -2)
 INTEGERS = range(-3, 7)
 SIZES = (1, 2, 2, 3, 3)
