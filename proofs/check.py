@@ -146,6 +146,6 @@ def sides_agree(rule: Rule, restriction: Restriction, both: bool, deadline: floa
         return Reductions(facts, still, facts.literals, deadline).prove(rule.left, rule.right, both)
     found = compare(rule.left, rule.right, facts, deadline)
     if solver and not found.forward:
-        equal, why = index_prover.equal(rule.left, rule.right, rule.guards, restriction.literals_positive)
-        return Proof(equal, equal, ("integer arithmetic by z3",), 1, why)
+        equal, why = index_prover.equal(rule.left, rule.right, rule.guards, restriction.literals_positive, both)
+        return Proof(equal, equal and both, ("integer arithmetic by z3",), 1, why)
     return Proof(found.forward, found.backward, ("cells",), found.cases, found.why)

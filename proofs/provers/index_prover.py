@@ -28,8 +28,13 @@ def is_about_indices(*sides: Term) -> bool:
     return any(n.op in INTEGER_OPERATIONS or (n.op in COMPARISONS and n.args[0].dtype == "int64") for n in nodes)
 
 
-def equal(left: Term, right: Term, guards: Iterable[Guard], sizes_positive: bool) -> tuple[bool, str]:
-    """Whether the sides are proved to be equal for all integers under the guards; and if not, why."""
+def equal(
+    left: Term, right: Term, guards: Iterable[Guard], sizes_positive: bool, both: bool = True
+) -> tuple[bool, str]:
+    """Whether the sides are proved to be equal for all integers under the guards; and if not, why.
+
+    The right side may divide by zero only where the left side does; both: and conversely.
+    """
     try:
         import z3
     except ImportError:
@@ -38,11 +43,13 @@ def equal(left: Term, right: Term, guards: Iterable[Guard], sizes_positive: bool
     try:
         a, b = reading.term(left), reading.term(right)
         known = [reading.guard(guard, sizes_positive) for guard in guards]
+        undefined = [reading.zero_divisors(right, left), *([reading.zero_divisors(left, right)] if both else [])]
     except _NotAnIndex as error:
         return False, str(error)
     solver = z3.Solver()
     solver.set("timeout", TIMEOUT_MILLISECONDS)
-    solver.add(*(z3.simplify(x, som=True) for x in (*known, *reading.known, *reading.lemmas(), a != b)))
+    facts = (*known, *reading.known, *reading.lemmas(), z3.Or(a != b, *undefined))
+    solver.add(*(z3.simplify(x, som=True) for x in facts))
     answer = solver.check()
     if answer == z3.unsat:
         return True, ""
@@ -126,6 +133,11 @@ class _Reading:
         self.known.append(z3.Implies(g < 0, z3.And(g < rest, rest <= 0)))
         self.quotients.append((a, g, q))
         return q
+
+    def zero_divisors(self, side: Term, other: Term) -> Any:
+        """Whether the side divides by zero, where no division of the other side has the same divisor."""
+        own, others = ([self.done[n.args[1]] for n in subterms(x) if n.op in INTEGER_OPERATIONS] for x in (side, other))
+        return self.z3.Or(*(g == 0 for g in own if not any(h.eq(g) for h in others)))
 
     def _remainder(self, a, g):
         """a - q · g for the quotient q, and a variable of its own for g = 0, where it would be a."""

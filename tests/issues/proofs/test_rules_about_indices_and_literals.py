@@ -32,6 +32,12 @@ def remainder_of_a_product(x: "index", y: "index", z: "index"):
     return x % y + z * 0, x % y + (z * y * x) % (z * x)
 
 
+@rule
+def nothing_of_an_undefined_quotient(x: "index", y: "index"):
+    """0 · (x + y) = 0 · (x // y). Wrong: y = 0"""
+    return (x + y) * 0, (x // y) * 0
+
+
 @rule(when=lambda c: constant(c))
 def literal_is_itself(c: "constant", x, y):
     """where(c = c, x, y) = x. Wrong: a NaN"""
@@ -51,7 +57,8 @@ def power_of_integers(n: "index constant", m: "index"):
 
 
 WRONG = [
-    division_by_zero_comes_in, remainder_of_a_product, literal_is_itself, not_less_than_a_literal, power_of_integers,
+    division_by_zero_comes_in, remainder_of_a_product, nothing_of_an_undefined_quotient, literal_is_itself,
+    not_less_than_a_literal, power_of_integers,
 ]  # fmt: skip
 
 
@@ -97,13 +104,22 @@ def coordinate_is_not_negative(n: "index"):
     return lt(iota(Dim("j")) + n, n), const(False)
 
 
+@rule
+def division_by_zero_goes_away(x: "index", y: "index"):
+    """0 · (x // y) = 0 · (x + y) where the left side is defined"""
+    return (x // y) * 0 + y // y, y // y + (x + y) * 0
+
+
 @rule(exact="bitwise")
 def rounded_twice(x):
     """bfloat16(bfloat16(x)) = bfloat16(x), bit for bit"""
     return cast(cast(x, "bfloat16"), "bfloat16"), cast(x, "bfloat16")
 
 
-RIGHT = [remainder_of_a_multiple, less_by_one, block_before, inside, coordinate_is_not_negative, rounded_twice]
+RIGHT = [
+    remainder_of_a_multiple, less_by_one, block_before, inside, coordinate_is_not_negative, division_by_zero_goes_away,
+    rounded_twice,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("law", RIGHT, ids=lambda law: law.name)
