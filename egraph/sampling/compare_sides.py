@@ -14,7 +14,7 @@ import numpy as np
 from ..rewrite.pattern_rule import PatternRule
 from ..rewrite.rule import Rule
 from ..terms.evaluate import evaluate, evaluate_all
-from ..terms.ops import make, var
+from ..terms.ops import make, var, within_range
 from ..terms.sizes import resolve
 from ..terms.term import FLOATS, Term, TermError
 from ..terms.traversal import all_dims, rebuild, subterms
@@ -64,6 +64,8 @@ def bitwise_in(rule: Rule | PatternRule) -> tuple[str, ...]:
 
 def _difference_in(instance: Instance, rounding: str | None) -> Disagreement | None:
     """How the sides differ if every result is rounded to a dtype. Without a dtype, a slack is measured."""
+    if rounding is not None and not all(within_range(a, rounding).all() for a in instance.arrays.values()):
+        return None  # the dtype does not hold these numbers
     dims = sorted({dim for side in instance.sides for dim in side.dims})
     sides: list[tuple[np.ndarray, ...]] = []
     for side in instance.sides:
