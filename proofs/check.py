@@ -6,7 +6,7 @@ Example: Σ_j (s + c) = Σ_j s + c is refuted by a dim j of size 2 and c = 1.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter, thread_time
 
@@ -16,6 +16,7 @@ from ..egraph.terms.term import Term, TermError
 from ..egraph.terms.traversal import all_dims, reduces, subterms
 from .provers import dtypes, index_prover
 from .provers.case_analysis import compare
+from .provers.choices import by_value
 from .provers.claims import FINITE, FINITE_BACKWARD, cases, facts_of
 from .provers.reduction_prover import NOT_EMPTY, Proof, Reductions
 from .refute import search
@@ -136,6 +137,15 @@ def _from_left_to_right(case: Rule, restriction: Restriction, deadline: float, s
     return found, found.why or "the sides agree in one direction only"
 
 
+def _joined(parts: Sequence[Rule], restriction: Restriction, both: bool, deadline: float) -> Proof:
+    """The proof of a rule by the values of a predicate."""
+    found = [sides_agree(part, restriction, both, deadline, False) for part in parts]
+    names = tuple(dict.fromkeys(name for one in found for name in one.theorems))
+    forward, backward = all(one.forward for one in found), all(one.backward for one in found)
+    why = next((one.why for one in found if one.why), "")
+    return Proof(forward, backward, names, sum(f.cases for f in found), why, any(f.not_empty for f in found))
+
+
 def sides_agree(rule: Rule, restriction: Restriction, both: bool, deadline: float, solver: bool) -> Proof:
     """The strongest statement about the two sides that is proved, for values within the restriction."""
     if rule.left is rule.right:
@@ -143,7 +153,9 @@ def sides_agree(rule: Rule, restriction: Restriction, both: bool, deadline: floa
     facts = facts_of(rule, restriction)
     if reduces(rule.left) or reduces(rule.right):
         still = frozenset(g.operands for g in rule.guards if g.kind == "independent")
-        return Reductions(facts, still, facts.literals, deadline).prove(rule.left, rule.right, both)
+        proved = Reductions(facts, still, facts.literals, deadline).prove(rule.left, rule.right, both)
+        parts = None if proved.forward else by_value(rule)
+        return proved if parts is None else _joined(parts, restriction, both, deadline)
     found = compare(rule.left, rule.right, facts, deadline)
     if solver and not found.forward:
         equal, why = index_prover.equal(rule.left, rule.right, rule.guards, restriction.literals_positive, both)

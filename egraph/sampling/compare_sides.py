@@ -67,13 +67,9 @@ def _difference_in(instance: Instance, rounding: str | None) -> Disagreement | N
     if rounding is not None and not all(within_range(a, rounding).all() for a in instance.arrays.values()):
         return None  # the dtype does not hold these numbers
     dims = sorted({dim for side in instance.sides for dim in side.dims})
-    sides: list[tuple[np.ndarray, ...]] = []
-    for side in instance.sides:
-        try:
-            sides.append(_parts(evaluate(side, instance.arrays, dims, rounding=rounding)))
-        except (TypeError, ValueError) as error:  # of numpy: a negated bool, an integer to the power -1
-            meaningless = Disagreement(f"{side} means nothing here: {error}", None, None, instance)
-            return meaningless if sides else None  # where the left side means nothing, a law says nothing
+    sides = _values(instance, dims, rounding)
+    if not isinstance(sides, list):
+        return sides
     for number, (left, right) in enumerate(zip(*sides)):
         if not _wrong(instance, left, right, 0.0).any():
             continue
@@ -85,6 +81,17 @@ def _difference_in(instance: Instance, rounding: str | None) -> Disagreement | N
         rounded = "" if rounding in (None, "float64") else f"\nwith every result rounded to {rounding}"
         return Disagreement(shown + rounded, left, right, instance)
     return None
+
+
+def _values(instance: Instance, dims, rounding: str | None) -> list[tuple[np.ndarray, ...]] | Disagreement | None:
+    """The values of both sides; None where the left side means nothing, a disagreement where the right side does."""
+    sides: list[tuple[np.ndarray, ...]] = []
+    for side in instance.sides:
+        try:
+            sides.append(_parts(evaluate(side, instance.arrays, dims, rounding=rounding)))
+        except (TypeError, ValueError) as error:  # of numpy: a negated bool, an integer to the power -1
+            return Disagreement(f"{side} means nothing here: {error}", None, None, instance) if sides else None
+    return sides
 
 
 def ill_typed(left: Term, right: Term | TermError) -> str:
