@@ -47,13 +47,16 @@ def state(q: Tensor, k: Tensor, v: Tensor, scale: float | None = None, mask: Ten
     True
     """
     scores = q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
-    if mask is not None:
-        scores = scores.masked_fill(~mask, -inf) if mask.dtype == torch.bool else scores + mask
-    return state_of(scores, v)
+    if mask is not None and mask.dtype != torch.bool:
+        scores, mask = scores + mask, mask != -inf  # a choice ends the gradient of a row without keys, which is NaN
+    return state_of(scores if mask is None else scores.masked_fill(~mask, -inf), v)
 
 
 def state_of(scores: Tensor, v: Tensor) -> State:
     """The state of scores [..., queries, keys], whatever they are made of, with values [..., keys, width].
+
+    Gradients need scores that are hidden by a choice, `masked_fill` or `where`: where -inf is added to all scores of a
+    row, that row's gradient is NaN.
 
     >>> import onepass, torch
     >>> onepass.state_of(torch.zeros(1, 2), torch.tensor([[1.0], [3.0]])).output
@@ -61,8 +64,9 @@ def state_of(scores: Tensor, v: Tensor) -> State:
     """
     wide = scores if scores.dtype == torch.float64 else scores.float()
     total = wide.logsumexp(-1, keepdim=True)
-    mean = wide.softmax(-1).to(v.dtype) @ v
-    return State(torch.where(total == -inf, 0.0, mean).to(v.dtype), total)
+    absent = total == -inf
+    weights = torch.where(absent, 0.0, wide.softmax(-1))  # so the gradient of the values is 0 as well, not NaN
+    return State(torch.where(absent, 0.0, weights.to(v.dtype) @ v).to(v.dtype), total)
 
 
 def merge(*states: State) -> State:
@@ -86,7 +90,7 @@ def merge(*states: State) -> State:
 def merge_over(states: State, dim: int) -> State:
     """The state of the union along a dim of stacked states, as they are for parts of a split sequence.
 
-    dim: an axis of both tensors, none of their last two. Raises ValueError for one of these.
+    dim: an axis of both tensors, none of their last two. Raises ValueError for one of these, and for no axis.
 
     >>> import onepass, torch
     >>> q, k, v = torch.randn(3, 8), torch.randn(6, 8), torch.randn(6, 4)
@@ -94,9 +98,12 @@ def merge_over(states: State, dim: int) -> State:
     >>> torch.allclose(onepass.merge_over(parts, 0).output, onepass.state(q, k, v).output, atol=1e-6)
     True
     """
-    if dim % states.output.ndim >= states.output.ndim - 2:
+    axes = states.output.ndim
+    if not -axes <= dim < axes:
+        raise ValueError(f"dim {dim} is no axis: the states have {axes}")
+    if dim % axes >= axes - 2:
         raise ValueError(f"dim {dim} is one of the last two axes, which are the queries and their values")
-    dim %= states.output.ndim
+    dim %= axes
     top = states.logsumexp.amax(dim, keepdim=True)
     weights = _weight(states.logsumexp, top)
     return _merged(top.squeeze(dim), weights.sum(dim), (states.output * weights).sum(dim), states)

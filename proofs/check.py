@@ -6,16 +6,17 @@ Example: Σ_j (s + c) = Σ_j s + c is refuted by a dim j of size 2 and c = 1.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter, thread_time
 
 from ..egraph.rewrite.rule import Restriction, Rule, RuleError, refuse_bad
-from ..egraph.sampling.compare_sides import BITWISE_IN
+from ..egraph.sampling.compare_sides import bitwise_in
 from ..egraph.terms.term import Term, TermError
 from ..egraph.terms.traversal import all_dims, reduces, subterms
 from .provers import dtypes, index_prover
 from .provers.case_analysis import compare
+from .provers.choices import by_value
 from .provers.claims import FINITE, FINITE_BACKWARD, cases, facts_of
 from .provers.reduction_prover import NOT_EMPTY, Proof, Reductions
 from .refute import search
@@ -26,7 +27,7 @@ BUDGET_SECONDS = 2.0
 MAX_NODES, MAX_DEPTH, MAX_DIMS, MAX_VARIABLES = 300, 60, 8, 9  # of a rule that is decided
 QUICK_DRAWS = 60  # random instances before a proof
 BITWISE_DRAWS = 240  # for rules that claim equal bits: these are tested, because proofs are over the reals
-TESTED_BITS = f"equal bits: tested in {', '.join(BITWISE_IN)}, not proved"
+TESTED_BITS = "equal bits: tested in {}, not proved"
 NONEMPTY_THEOREMS = ("Homomorphism.promote_nonempty", "Cascade.cascade_absent")
 
 
@@ -60,7 +61,7 @@ def _decided(rule: Rule, budget: float, verdict: Callable[..., Verdict]) -> Verd
         return verdict("refuted", "random float64 values", found=found)
     proved = prove(rule, thread_time() + budget)
     if proved.holds:
-        bits = (TESTED_BITS,) if rule.exact == "bitwise" else ()
+        bits = (TESTED_BITS.format(", ".join(bitwise_in(rule))),) if rule.exact == "bitwise" else ()
         return verdict("proved", proved.method, under=(*proved.assumptions, *bits))
     found, met = search(rule, budget)
     if found:
@@ -136,6 +137,15 @@ def _from_left_to_right(case: Rule, restriction: Restriction, deadline: float, s
     return found, found.why or "the sides agree in one direction only"
 
 
+def _joined(parts: Sequence[Rule], restriction: Restriction, both: bool, deadline: float) -> Proof:
+    """The proof of a rule by the values of a predicate."""
+    found = [sides_agree(part, restriction, both, deadline, False) for part in parts]
+    names = tuple(dict.fromkeys(name for one in found for name in one.theorems))
+    forward, backward = all(one.forward for one in found), all(one.backward for one in found)
+    why = next((one.why for one in found if one.why), "")
+    return Proof(forward, backward, names, sum(f.cases for f in found), why, any(f.not_empty for f in found))
+
+
 def sides_agree(rule: Rule, restriction: Restriction, both: bool, deadline: float, solver: bool) -> Proof:
     """The strongest statement about the two sides that is proved, for values within the restriction."""
     if rule.left is rule.right:
@@ -143,9 +153,11 @@ def sides_agree(rule: Rule, restriction: Restriction, both: bool, deadline: floa
     facts = facts_of(rule, restriction)
     if reduces(rule.left) or reduces(rule.right):
         still = frozenset(g.operands for g in rule.guards if g.kind == "independent")
-        return Reductions(facts, still, facts.literals, deadline).prove(rule.left, rule.right, both)
+        proved = Reductions(facts, still, facts.literals, deadline).prove(rule.left, rule.right, both)
+        parts = None if proved.forward else by_value(rule)
+        return proved if parts is None else _joined(parts, restriction, both, deadline)
     found = compare(rule.left, rule.right, facts, deadline)
     if solver and not found.forward:
-        equal, why = index_prover.equal(rule.left, rule.right, rule.guards, restriction.literals_positive)
-        return Proof(equal, equal, ("integer arithmetic by z3",), 1, why)
+        equal, why = index_prover.equal(rule.left, rule.right, rule.guards, restriction.literals_positive, both)
+        return Proof(equal, equal and both, ("integer arithmetic by z3",), 1, why)
     return Proof(found.forward, found.backward, ("cells",), found.cases, found.why)

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..rewrite.pattern_rule import PatternRule
+from ..rewrite.rule import Rule
 from ..terms.evaluate import evaluate, evaluate_all
-from ..terms.ops import make, var
+from ..terms.ops import make, var, within_range
 from ..terms.sizes import resolve
 from ..terms.term import FLOATS, Term, TermError
 from ..terms.traversal import all_dims, rebuild, subterms
@@ -48,14 +50,26 @@ def difference(instance: Instance) -> Disagreement | None:
     if why:
         return Disagreement(why, None, None, instance)
     rounds = any(n.dtype in FLOATS for side in instance.sides for n in subterms(side))
-    dtypes = (None,) if rule.exact != "bitwise" else BITWISE_IN if rounds else BITWISE_IN[:1]
+    dtypes = (None,) if rule.exact != "bitwise" else bitwise_in(rule) if rounds else BITWISE_IN[:1]
     return next(filter(None, (_difference_in(instance, dtype) for dtype in dtypes)), None)
+
+
+def bitwise_in(rule: Rule | PatternRule) -> tuple[str, ...]:
+    """The dtypes in which equal bits are tested. A rule that names float32 means it: nothing stands for it."""
+    rights = rule.rights if isinstance(rule, PatternRule) else (rule.right,)
+    named = [a for side in (rule.left, *rights) if isinstance(side, Term) for n in subterms(side) for a in n.attrs]
+    named += [o for g in rule.guards for o in g.operands]
+    return ("float32",) if "float32" in named else BITWISE_IN
 
 
 def _difference_in(instance: Instance, rounding: str | None) -> Disagreement | None:
     """How the sides differ if every result is rounded to a dtype. Without a dtype, a slack is measured."""
+    if rounding is not None and not all(within_range(a, rounding).all() for a in instance.arrays.values()):
+        return None  # the dtype does not hold these numbers
     dims = sorted({dim for side in instance.sides for dim in side.dims})
-    sides = [_parts(evaluate(side, instance.arrays, dims, rounding=rounding)) for side in instance.sides]
+    sides = _values(instance, dims, rounding)
+    if not isinstance(sides, list):
+        return sides
     for number, (left, right) in enumerate(zip(*sides)):
         if not _wrong(instance, left, right, 0.0).any():
             continue
@@ -67,6 +81,17 @@ def _difference_in(instance: Instance, rounding: str | None) -> Disagreement | N
         rounded = "" if rounding in (None, "float64") else f"\nwith every result rounded to {rounding}"
         return Disagreement(shown + rounded, left, right, instance)
     return None
+
+
+def _values(instance: Instance, dims, rounding: str | None) -> list[tuple[np.ndarray, ...]] | Disagreement | None:
+    """The values of both sides; None where the left side means nothing, a disagreement where the right side does."""
+    sides: list[tuple[np.ndarray, ...]] = []
+    for side in instance.sides:
+        try:
+            sides.append(_parts(evaluate(side, instance.arrays, dims, rounding=rounding)))
+        except (TypeError, ValueError) as error:  # of numpy: a negated bool, an integer to the power -1
+            return Disagreement(f"{side} means nothing here: {error}", None, None, instance) if sides else None
+    return sides
 
 
 def ill_typed(left: Term, right: Term | TermError) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import inf, isfinite, prod
+from math import inf, isfinite, nan, prod
 from random import Random
 
 import numpy as np
@@ -35,8 +35,9 @@ PROFILES = {  # the elements of one tensor are drawn from one profile; a counter
 }
 ABSENT = "one absent"  # a plain tensor with one -∞: a masked score
 MANTISSAS = "random mantissas"  # numbers that use all bits of a float64, for rules that claim equal bits
+SCALES = (0, 0, 0, 13, -13, -22, 125, -125, 1021, -1021)  # powers of 2 of these: near the ends of each floating dtype
 MAX_DRAWN_VALUES = 24  # for one tensor
-FLOAT_LITERALS = (2.0, 1.0, 0.5, 0.1, 3.7, 50.0, 0.0, -1.0, -2.0, -0.3, -1e9, inf, -inf)
+FLOAT_LITERALS = (2.0, 1.0, 0.5, 0.1, 3.7, 50.0, 0.0, -1.0, -2.0, -0.3, -1e9, inf, -inf, nan)
 INTEGER_LITERALS = (2, 1, 3, 4, 0, -1, -2)
 INTEGERS = range(-3, 7)
 SIZES = (1, 2, 2, 3, 3)
@@ -208,7 +209,8 @@ def random_instance(rule: Rule, generator: Random) -> Instance | None:
         profile = generator.choice([*usual, *kinds_of(profiles, () if finite else (ABSENT,))])
         values = np.array([generator.choice(profiles.get(profile, PLAIN)) for _ in range(prod(shape))], dtype=float)
         if profile == MANTISSAS:
-            values = np.array([generator.uniform(-4.0, 4.0) for _ in range(prod(shape))], dtype=float)
+            scale = 2.0 ** generator.choice(SCALES)
+            values = np.array([generator.uniform(-4.0, 4.0) * scale for _ in range(prod(shape))], dtype=float)
         if profile == ABSENT and values.size:
             values[generator.randrange(values.size)] = -inf
         return values.reshape(shape)

@@ -148,10 +148,14 @@ def _product(node: Term, added: bool, visit: Visit) -> Interval:
 
 
 def _quotient(node: Term, added: bool, visit: Visit) -> Interval:
+    """By an infinite literal only 0 is finite, or -1 where it is rounded down."""
     one, two = node.args
     if two.op == "const" and two.attrs[0]:
-        whole = floor if node.op == "floordiv" else float
-        return _corners(lambda x, y: float(whole(x / y)), visit(one, added), visit(two))
+        down = node.op == "floordiv"
+        if not isfinite(two.attrs[0]):
+            return (-1.0, 0.0) if down else (0.0, 0.0)
+        whole = lambda x: float(floor(x)) if down and isfinite(x) else x
+        return _corners(lambda x, y: whole(x / y), visit(one, added), visit(two))
     return _around(max(map(abs, visit(one, False))) * FACTOR_BOUND)
 
 

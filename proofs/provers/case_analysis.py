@@ -250,6 +250,14 @@ def _increasing(m: Monomial, n: Monomial) -> list[Quotient] | None:
     return [Quotient(*map(dict, kind[-2:])) for kind in kinds]
 
 
+def _is_rounded(q: Quotient, dtype: str) -> bool:
+    """Whether the real is the result of a cast to the dtype, which a second cast to it does not change."""
+    (monomial, factor), *others = q.over.items() or [((), 0)]
+    if others or q.under != ONE or factor != 1 or [e for _, e in monomial] != [1]:
+        return False
+    return data_of(monomial[0][0])[:2] == ("rounded", dtype)
+
+
 def _positive(m: Monomial) -> bool:
     return all(is_positive(a) for a, _ in m)
 
@@ -316,7 +324,7 @@ class Evaluator:
         if known and isinstance(value, bool):
             return literal(float(value))
         if known and operand not in self.path.facts.literals:
-            rounds = self.path.facts.casts_round and isinstance(value, Quotient)
+            rounds = self.path.facts.casts_round and isinstance(value, Quotient) and not _is_rounded(value, str(dtype))
             return of_atom("rounded", str(dtype), *value.key) if rounds else value
         if operand.op == "cast" and operand.attrs[0] == dtype:
             return value

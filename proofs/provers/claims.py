@@ -18,7 +18,7 @@ from ...egraph.terms.term import AttributeVariable, Dim, Term
 from ...egraph.terms.traversal import all_dims, rebuild, reduces, rename_dims, subterms
 from . import dtypes
 from .case_analysis import VariableFacts
-from .extended_reals import ABSENT, NEG, PAIR_OF_REALS, POS, REAL
+from .extended_reals import ABSENT, NEG, PAIR_OF_REALS, POS, REAL, UNDEFINED
 
 FINITE = Restriction(scores_finite=True, values_finite=True)
 FINITE_BACKWARD = "from right to left: all values are finite"
@@ -103,7 +103,7 @@ def _kinds_of_variables(
         if name in signs or (name in pattern and pattern[name].dtype == "int64"):
             return (REAL,)
         if name in literals:
-            return (REAL, NEG, POS)
+            return (REAL, NEG, POS, UNDEFINED)
         finite = restriction.scores_finite if name in scores else restriction.values_finite
         return (REAL,) if finite else (REAL, NEG)
 

@@ -7,7 +7,7 @@ meanings of numbers with those of egraph/terms/ops.py. Example: "add" of integer
 
 from __future__ import annotations
 
-from ..provers.extended_reals import ABSENT, NEG, PAIR_OF_REALS, POS, REAL
+from ..provers.extended_reals import ABSENT, NEG, PAIR_OF_REALS, POS, REAL, UNDEFINED
 
 NUMBER, INTEGER, TRUTH, STATE = "value", "Z", "bool", "state"
 
@@ -64,7 +64,7 @@ UNKNOWN = "unknown"  # says of each undefined comparison whether it is true; a l
 TYPES_OF_NUMBERS: dict[tuple[str, ...], tuple[str, str]] = {  # kinds of a variable: its type, and its value
     (REAL,): ("R", "Number"),
     (REAL, NEG): ("option R", "score"),
-    (REAL, NEG, POS): ("literal", "written"),
+    (REAL, NEG, POS, UNDEFINED): ("literal", "written"),
     (PAIR_OF_REALS, ABSENT): ("option (R * R)", "held"),
 }
 # Other words of statements, and keywords: no variable has such a name.

@@ -9,11 +9,13 @@ Open Scope R_scope.
 
 Inductive value : Type := Number (x : R) | Above | Below | Undefined.
 
-(* Variables of laws: a real or an absent score, and a literal, which may be infinite. *)
+(* Variables of laws: a real or an absent score, and a literal, which may be infinite or no number. *)
 Definition score (s : option R) : value := match s with Some x => Number x | None => Below end.
-Inductive literal : Type := Finite (x : R) | PlusInfinity | MinusInfinity.
+Inductive literal : Type := Finite (x : R) | PlusInfinity | MinusInfinity | NotANumber.
 Definition written (c : literal) : value :=
-  match c with Finite x => Number x | PlusInfinity => Above | MinusInfinity => Below end.
+  match c with
+  | Finite x => Number x | PlusInfinity => Above | MinusInfinity => Below | NotANumber => Undefined
+  end.
 
 (* Where a is defined, b is the same. *)
 Definition refines (a b : value) : Prop := a <> Undefined -> b = a.
