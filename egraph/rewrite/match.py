@@ -20,20 +20,30 @@ Binding = dict[str, object]
 
 def match(pattern: Term, target: Term, binding: Binding | None = None) -> Binding | None:
     """The binding that makes the pattern equal to the target and extends the given one; None if there is none."""
-    bound = {} if binding is None else binding
+    if pattern.op not in ("var", target.op):
+        return None
+    return _extended(pattern, target, {} if binding is None else binding, set())
+
+
+def _extended(pattern: Term, target: Term, bound: Binding, matched: set[tuple[Term, Term]]) -> Binding | None:
+    """As `match`. matched: pairs that match under the binding: what terms share is looked at once, not once a path."""
     if pattern.op == "var":
         return bind(bound, pattern.attrs[0], target) if _admits(pattern, target) else None
     if pattern.op != target.op or len(pattern.args) != len(target.args):
         return None
+    if (pattern, target) in matched:
+        return bound
+    found: Binding | None = bound
     for a, b in zip(pattern.attrs, target.attrs, strict=True):
-        bound = match_attribute(a, b, bound)
-        if bound is None:
+        found = match_attribute(a, b, found)
+        if found is None:
             return None
     for a, b in zip(pattern.args, target.args, strict=True):
-        bound = match(a, b, bound)
-        if bound is None:
+        found = _extended(a, b, found, matched)
+        if found is None:
             return None
-    return bound
+    matched.add((pattern, target))
+    return found
 
 
 def _admits(pattern: Term, target: Term) -> bool:
