@@ -6,12 +6,12 @@ import os
 import pytest
 import torch
 
-from onepass.compiler.optimize import optimize_all
 from onepass.graph.trace import program_of
 from onepass.lowering.analysis.dim_roles import batch_dims
 from onepass.lowering.tiled.executor import tiled_results
 from onepass.lowering.triton.launch import Launcher
 from onepass.translate.translate import translate
+from tests.support.plans import own_plan
 
 interpreted = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")
 
@@ -31,7 +31,7 @@ def over_rows_too(q, k, v, k2, v2):
 def planned(function):
     torch.manual_seed(0)
     inputs = [torch.randn(2, 3, n, 16) for n in (40, 70, 70, 9, 9)]
-    return optimize_all(translate(program_of(function, *inputs)).results).plan, inputs
+    return own_plan(translate(program_of(function, *inputs)).results), inputs
 
 
 def by_name(inputs):
