@@ -411,6 +411,12 @@ POSITIONS_WRITTEN = Message(
     "{call}: is supported with one position for each row, which is that of an extremum",
     "make the mask by comparing, (positions.unsqueeze(-1) == torch.arange(n)).any(-2), or outside of the region",
 )
+LARGE_FORM = Message(
+    "OP443",
+    "operation",
+    "as one form it has thousands of operations, which would take minutes to search",
+    "compute what is written row by row outside of the region, as by torch.compiler.disable, or write it in place",
+)
 
 # Planning and gradients -----------------------------------------------------------------------------------------------
 

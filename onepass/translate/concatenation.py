@@ -181,10 +181,12 @@ def cut_where_columns_end(root: Term) -> Term:
 
 def _end_of_columns(total: Term, loads: list[Term]) -> int | None:
     """Where columns end that are read beside those of a wide sum; None for another term, or without such."""
-    dim, wide = total.attrs[1] if total.op == "reduce" else None, {_row_of(f) for f in _wide_factors(total)}
+    if not (wide := {_row_of(f) for f in _wide_factors(total)}):
+        return None
+    dim = total.attrs[1]
     others = {d.size for n in loads if _row_of(n) in wide for d in n.dims - {dim} if n.args[-1] is iota(d)}
     ends = [end for end in others if isinstance(end, int) and end <= MAX_OPERAND_WIDTH]
-    return max((end for end in ends if end < dim.size), default=None) if dim else None
+    return max((end for end in ends if end < dim.size), default=None)
 
 
 def _wide_factors(total: Term) -> list[Term]:

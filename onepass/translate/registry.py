@@ -7,7 +7,9 @@ and both are stored as PyTorch stores them. Example: the element of x.T at (i, j
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
@@ -42,6 +44,27 @@ class Symbolic(str):
     """An argument that is a number which only a call gives, as text."""
 
 
+class TooManyElements(Exception):
+    """A result is made of more elements at different places than are looked at; the argument is the limit."""
+
+
+_LEFT: ContextVar[list[int] | None] = ContextVar("_LEFT", default=None)  # how many may be looked at
+
+
+@contextmanager
+def at_most(elements: int) -> Iterator[None]:
+    """Inside, TooManyElements is raised once more elements are looked at.
+
+    Example: each step of a recurrence that is written row by row reads the one before it at several places, and so
+    multiplies their number.
+    """
+    token = _LEFT.set([elements, elements])
+    try:
+        yield
+    finally:
+        _LEFT.reset(token)
+
+
 class TensorValue:
     """A tensor of the region. `at(index)` is its element, a Term of the dtype `kind`; an index has a term per axis."""
 
@@ -61,6 +84,10 @@ class TensorValue:
         index = tuple(index)
         assert len(index) == len(self.shape), (index, self.shape)
         if index not in self._memo:
+            if (left := _LEFT.get()) is not None:
+                left[0] -= 1
+                if left[0] < 0:
+                    raise TooManyElements(left[1])
             self._memo[index] = self._pull(index)
         return self._memo[index]
 

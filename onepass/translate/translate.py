@@ -23,8 +23,19 @@ from ..lowering.plan.records import Store
 from . import concatenation, contractions, creation, losses, norms, pointwise, reductions, views
 from .dim_names import named_alike
 from .index_bounds import BoundsCondition
-from .registry import FLOATING, Handlers, OperatorCall, TensorValue, convert, term_dtype
+from .registry import (
+    FLOATING,
+    Handlers,
+    OperatorCall,
+    TensorValue,
+    TooManyElements,
+    at_most,
+    convert,
+    term_dtype,
+)
 
+MOST_SUBTERMS = 600  # of a result: those of models and tests have up to 450, and gradients of 800 take half a minute
+MOST_ELEMENTS = 5_000  # that a result is made of, each at one place: of a model's region it is some 1,000
 MODULES = (concatenation, contractions, creation, losses, norms, pointwise, reductions, views)
 
 
@@ -107,7 +118,13 @@ def _result(value: TensorValue | list[TensorValue], number: int, program: Progra
         raise Refusal(messages.NO_FLOATING_RESULT, _where(program), dtype=meta.dtype)
     name = _free(f"output{number or ''}", {i.name for i in program.inputs})
     order = tuple(Dim(f"{name}.{axis}", size) for axis, size in enumerate(meta.shape))
-    pulled = simplify_index(convert(value.at(tuple(iota(d) for d in order)), term_dtype(meta.dtype)))
+    try:
+        with at_most(MOST_ELEMENTS):
+            pulled = simplify_index(convert(value.at(tuple(iota(d) for d in order)), term_dtype(meta.dtype)))
+    except TooManyElements as error:
+        raise Refusal(messages.LARGE_FORM, _where(program)) from error
+    if len({*subterms(pulled)}) > MOST_SUBTERMS:
+        raise Refusal(messages.LARGE_FORM, _where(program))
     pulled = concatenation.in_pieces(simplify_under_conditions(pulled))
     pulled = concatenation.cut_where_columns_end(concatenation.over_all_places(pulled))
     if meta.dtype == "int64" and not reductions.is_position(pulled):

@@ -155,6 +155,16 @@ PROGRAMS = {
     messages.NO_SCORE_KEPT: operation(
         "torch.softmax((q @ k.mT).masked_fill(torch.ones(8, 8, dtype=torch.bool), -math.inf), -1) @ v", "q k v"
     ),
+    messages.LARGE_FORM: Program(
+        "def f(x):\n"
+        "    x = x @ x.mT\n"
+        "    for row in range(1, 7):\n"
+        "        new = (x[row, :, None] * x).sum(0, keepdim=True)\n"
+        "        x = torch.cat((x[:row], new, x[row + 1 :]))\n"
+        "    return x",
+        "x",
+        "translate",
+    ),
     messages.RANDOM_DROPOUT: operation("F.dropout(x @ x.mT, 0.5)"),
     messages.INTEGER_PRODUCT: operation("(i @ i.mT).float()", "i"),
     messages.FLOATS_ONLY: operation("torch.isnan(i).float()", "i"),
