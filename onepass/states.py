@@ -65,7 +65,9 @@ def state_of(scores: Tensor, v: Tensor) -> State:
     wide = scores if scores.dtype == torch.float64 else scores.float()
     total = wide.logsumexp(-1, keepdim=True)
     absent = total == -inf
-    weights = torch.where(absent, 0.0, wide.softmax(-1))  # so the gradient of the values is 0 as well, not NaN
+    weights = wide.softmax(-1)
+    if v.requires_grad:
+        weights = torch.where(absent, 0.0, weights)  # so the gradient of the values is 0 as well, not NaN
     return State(torch.where(absent, 0.0, weights.to(v.dtype) @ v).to(v.dtype), total)
 
 

@@ -2,14 +2,18 @@
 
 A call is inlined only if a region that can be replaced is found in it. Its nodes then name the user's line. Otherwise
 the call stays and a refused region says why. Example: multi_head_attention_forward, which nn.MultiheadAttention calls.
+An einsum of more than two tensors becomes einsums of two, in the order in which torch multiplies them.
 """
 
 from __future__ import annotations
 
 import operator
+import re
+from collections.abc import Sequence
 
 import torch
 from torch import fx
+from torch.backends import opt_einsum
 from torch.utils._pytree import tree_leaves
 
 from .. import messages
@@ -28,6 +32,8 @@ def inline_library_calls(graph: fx.Graph) -> list[Region]:
     Raises what tracing a call raises, but no Refusal.
     """
     calls = [n for n in graph.nodes if n.op == "call_function"]
+    for node in [n for n in calls if name_of(n) == "einsum"]:
+        _multiply_in_pairs(graph, node)
     refused = [_without_parts(n) for n in calls if has_trait(n, Trait.CLOSED_LIBRARY_CALL)]
     for node in [n for n in calls if has_trait(n, Trait.LIBRARY_CALL)]:
         try:
@@ -99,6 +105,63 @@ def _insert_body(graph: fx.Graph, node: fx.Node, body: fx.Graph, inputs: list[fx
             user.replace_all_uses_with(copied[results[user.args[1]]])
         graph.erase_node(user)
     graph.erase_node(node)
+
+
+def _multiply_in_pairs(graph: fx.Graph, node: fx.Node) -> None:
+    """Replaces an einsum of more than two tensors. One with an ellipsis, a diagonal or no named result stays."""
+    waiting, result = _factors(node)
+    if len(waiting) < 3:
+        return
+    made: list[fx.Node] = []
+    order = _order_of_products(str(node.args[0]), [value_of_node(x) for _, x in waiting])
+    with graph.inserting_before(node):
+        for pair in order:
+            (one, x), (other, y) = (waiting[k] for k in pair)
+            waiting = [w for k, w in enumerate(waiting) if k not in pair]
+            later = {*result, *(c for text, _ in waiting for c in text)}
+            kept = "".join(c for c in dict.fromkeys(one + other) if c in later) if waiting else result
+            made.append(_product(graph, node, f"{one},{other}->{kept}", [x, y]))
+            waiting.append((kept, made[-1]))
+    if getattr(value_of_node(node), "requires_grad", False):
+        _mark_recorded(made)
+    node.replace_all_uses_with(made[-1])
+    graph.erase_node(node)
+
+
+def _tensors_are_listed(node: fx.Node) -> bool:
+    return len(node.args) == 2 and isinstance(node.args[1], tuple | list)
+
+
+def _factors(node: fx.Node) -> tuple[list[tuple[str, fx.Node]], str]:
+    """The tensors of an einsum, each with its letters, and those of the result; ([], "") where some are not said, or
+    occur twice in a tensor."""
+    tensors = node.args[1] if _tensors_are_listed(node) else node.args[1:]
+    found = re.fullmatch(r"([a-zA-Z]+(?:,[a-zA-Z]+)+)->([a-zA-Z]*)", str(node.args[0]).replace(" ", ""))
+    letters = found.group(1).split(",") if found else []
+    if len(letters) != len(tensors) or any(len({*text}) < len(text) for text in letters):
+        return [], ""
+    return [*zip(letters, tensors)], found.group(2)
+
+
+def _product(graph: fx.Graph, whole: fx.Node, equation: str, tensors: list[fx.Node]) -> fx.Node:
+    """A part of an einsum as a node, with its place in the source."""
+    product = graph.call_function(whole.target, (equation, *([tensors] if _tensors_are_listed(whole) else tensors)))
+    product.meta = dict(whole.meta)
+    with torch.no_grad():
+        value = torch.einsum(equation, *map(value_of_node, tensors))
+    product.meta["val" if "val" in whole.meta else "example_value"] = value
+    return product
+
+
+def _order_of_products(equation: str, tensors: Sequence[torch.Tensor]) -> list[tuple[int, int]]:
+    """Places of two among the tensors that are left, the newest product last: in the order of torch.einsum, if that
+    multiplies two at a time, else from left to right."""
+    found: list[tuple[int, ...]] = []
+    if opt_einsum.is_available() and opt_einsum.enabled:
+        found = opt_einsum.get_opt_einsum().contract_path(equation, *tensors, optimize=opt_einsum.strategy)[0]
+    count = len(tensors)
+    pairs = [(min(one), max(one)) for one in found if len(one) == 2]
+    return pairs if len(pairs) == count - 1 else [(0, 1), *((0, count - k) for k in range(2, count))]
 
 
 def _mark_recorded(nodes: list[fx.Node]) -> None:
