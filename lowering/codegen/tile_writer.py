@@ -214,7 +214,7 @@ class TileWriter(Tiles):
         guard drops nothing is demanded.
         """
         conditions = place_conditions(node) if self.demands and not self._is_spoiled(node) else ()
-        around = node.dims & {self.loop}  # no tile of a loop, no demand
+        around = self.keeping | {self.loop} if self.loop in node.dims else frozenset()  # no tile of a loop, no demand
         for dims in dict.fromkeys(around.union(c.dims) for c in conditions):
             alike = tuple(c for c in conditions if around.union(c.dims) == dims)
             self.once(("demanded", alike), dims, partial(self._demand, alike, dims))
@@ -233,7 +233,7 @@ class TileWriter(Tiles):
             spread = self.union(held, allowed)
             held = TileValue(f"{self.align(held, spread)} | ~{atom(self.align(allowed, spread))}", spread, "bool")
         scope = self.scope_of(dims)
-        if scope is self.outer or not self.dialect.folds_serially:
+        if scope.lines is self.outer.lines or not self.dialect.folds_serially:
             scope.lines += self._assertion(f"~{atom(held.text)}")
         else:
             self._note(TileValue(f"~{atom(held.text)}", held.dims, "bool"), scope)
@@ -285,7 +285,7 @@ class TileWriter(Tiles):
         whole = [c for c in conditions if self._is_one_in_a_tile(c) or not self.value(c).dims]
         values = [self._of_all_columns(whole)] if whole else []
         values += [self.value(c) for c in conditions if c not in whole]
-        return [self.readable, *([self.reached] if conditions else []), *values]
+        return [self.readable_here, *([self.reached] if conditions else []), *values]
 
     def _of_all_columns(self, conditions: Sequence[Term]) -> TileValue:
         """Conditions that hold for all columns of the loop's tile or for none, as those of one place, or of a table of

@@ -53,8 +53,9 @@ class Tiles(ABC):
     """The tiles of one kernel, or of one function of it.
 
     outer: straight-line code. inner: the body of the loop that is being written. middle: what stands between the two,
-    for one index of each dim around the loop, or around all that is written (walks). serial_place: a dim that is folded
-    place by place, or chunk by chunk, inside of any of them, with its scope.
+    for one index of each dim around the loop, or around all that is written (walks). fixed: lines of the outer scope
+    about the tile of the loop that is being written, the same in all rounds of what walks. serial_place: a dim that is
+    folded place by place, or chunk by chunk, inside of any of them, with its scope.
     """
 
     def __init__(
@@ -70,12 +71,14 @@ class Tiles(ABC):
         self.uses = Counter(a for node in nodes for a in node.args)
         self._place_dims(nodes)
         self.outer, self.middle, self.inner = Scope(), Scope(), Scope()
+        self.fixed = Scope(self.outer.lines)
         self.around: frozenset[Dim] = frozenset()  # dims around the loop that is being written
         self.among: frozenset[Dim] = frozenset()  # those of them that the term that is being written has
         self.walks = False  # whether all stands in one loop over these dims, but for what is the same in each round
         self.loop: Dim | None = None
         self.ragged = False  # the loop's last tile may be cut off by the end of the dim
         self.readable: TileValue | None = None  # those of the loop's elements that may be read
+        self.keeping: frozenset[Dim] = frozenset()  # dims that are walked over and decide what the loop keeps
         self.doubtful = False  # whether a tile of the loop may have elements whose data may be anything
         self.reached: TileValue | None = None  # those of the loop's elements that its limits keep
         self.demands = True  # whether an index that is read from memory must be a place of the tensor
@@ -128,7 +131,8 @@ class Tiles(ABC):
 
     def open(self, loop: Dim, start: str, ragged: bool) -> None:
         """Begins the body of a loop, whose tiles begin at the coordinate `start`."""
-        self.inner, self.loop, self.ragged = Scope(), loop, ragged
+        self.inner, self.fixed = Scope(), Scope(self.outer.lines)  # another loop over the dim may keep other elements
+        self.loop, self.ragged = loop, ragged
         self.starts[loop] = start
 
     def open_around(self, dims: Mapping[Dim, str]) -> None:
@@ -186,9 +190,16 @@ class Tiles(ABC):
         if missing:
             raise NotPlannable(f"a value over {missing[0]} is needed outside the loop over {missing[0]}")
         is_fixed = self.among.union(dims).isdisjoint(self.around)
-        if self.loop in dims and not (self.walks and is_fixed):
-            return self.inner
+        if self.loop in dims:
+            return self.fixed if self.walks and is_fixed else self.inner
         return self.outer if is_fixed else self.middle
+
+    @property
+    def readable_here(self) -> TileValue | None:
+        """Those of the loop's elements that may be read by what is being written: a tile that is the same in all rounds
+        is read whole where each round keeps others of its elements.
+        """
+        return None if self.keeping and not self.among else self.readable
 
     def _is_looped(self, dim: Dim) -> bool:
         return (dim in self.blocks and dim not in self.rows) or dim in self.kernel.around

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
@@ -269,7 +269,7 @@ def shared_visits(classes: torch.Tensor, together: int) -> torch.Tensor:
     return torch.cat([visited.sum(-1, keepdim=True).clamp(min=1), ends, entries.gather(-1, order)], -1).int()
 
 
-CALL = local()  # `sources`: for the call that this thread runs, names of what its tensors are, in order, or nothing
+CALL = local()  # `sources`: for the call that this thread runs, `sources_of` its tensors
 Found = tuple[torch.Tensor, ...]
 Build = Callable[[Tiling, Mapping[str, torch.Tensor]], Found]
 
@@ -280,6 +280,18 @@ def version_of(tensor: torch.Tensor) -> tuple | None:
         return None
     memory = tensor.untyped_storage()._cdata, tensor.data_ptr()
     return tensor._version, *memory, tensor.shape, tensor.stride(), tensor.dtype
+
+
+def sources_of(tensors: Iterable[torch.Tensor], names: str) -> dict[int, tuple[str, ...]]:
+    """By memory, what the tensors of a call are; names: of each, in order, or "" where a graph says none.
+
+    By memory, since what runs may read some of the tensors, views of them, or first what else it is given.
+    """
+    found: dict[int, tuple[str, ...]] = {}
+    for tensor, name in zip(tensors, names.split(",")) if names else ():
+        memory = tensor.untyped_storage()._cdata
+        found[memory] = (*found.get(memory, ()), name)
+    return found
 
 
 def owner_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -316,8 +328,8 @@ class MapCache:
         unseen = None in states or any(isinstance(owner, torch.nn.Parameter) for owner in owners)
         if unseen or capturing(device):  # a replayed graph must read the mask again
             return build(tiling, values)
-        named = dict(zip(values, getattr(CALL, "sources", "").split(",")))
-        sources = map(named.get, tiling.reads)
+        named = getattr(CALL, "sources", {})
+        sources = [named.get(tensor.untyped_storage()._cdata) for tensor in read]
         key = (tiling, stream_of(device), *sources, *map(id, owners), *(state[1:] for state in states))
         versions = [state[0] for state in states]
         with self._lock:

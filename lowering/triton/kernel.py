@@ -299,6 +299,7 @@ class TritonKernelWriter:
         self.tiles.inner.lines += [f"{start} = {segment.start.format(n=counter)}"] if segment.start else []
         self.tiles.inner.lines += [segment.following.format(n=counter)] if segment.following else []
         self.tiles.inner.lines += pieces.crossing(start) if pieces is not None else []
+        self.tiles.keeping = self.tiles.around & (loop.guard.dims if self.facts.walk and loop.guard else frozenset())
         by_data = segment.guarded and bool(loads_by_data(self.kernel, loop))
         self.tiles.demands, self.tiles.doubtful = not by_data, by_data  # a guard's parts may keep what others drop
         guard = self._guard(loop) if segment.guarded else None
@@ -340,7 +341,7 @@ class TritonKernelWriter:
         """Notes that elements may be read that the guard drops, and which of them its limits keep."""
         loop, tiles = ranges.loop, self.tiles
         conditions = [] if loop.finite_mask else self._conditions_on_the_loop(loop)
-        tiles.doubtful = len(conditions) < len(conjuncts(loop.guard))
+        tiles.doubtful = len(conditions) < len(conjuncts(loop.guard)) or bool(tiles.keeping)
         tiles.reached = ranges.reached() if tiles.doubtful else None
         tiles.kept, tiles.demands = lambda: guard, compared(self.kernel, loop) is None
         first = loop.ranges[0]

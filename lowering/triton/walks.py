@@ -67,14 +67,19 @@ def _walk_along(
     dim: Dim, kernel: Kernel, config: TritonConfig, sizes: Mapping[str, int], places: int
 ) -> Walk | None:
     """A walk along a dim by which much is read once; None if there is none, or none that is long enough."""
-    results = [*states_of(kernel), *(store.term for store in kernel.stores)]
-    if any(dim not in result.dims for result in results) or not _saves_much(kernel, dim, sizes):
+    if not _saves_much(kernel, dim, sizes):
         return None
     period = lcm(*(_repeats_after(tile, dim) for tile in _repeated_tiles(kernel, dim)))
     rows = -(-resolve(kernel.rows.size, sizes) // config.row_tile) if kernel.rows is not None else 1
     others = rows * prod(resolve(d.size, sizes) for d in kernel.grid if d != dim)
     apart = max(period, places * PROGRAMS_OF_A_MULTIPROCESSOR // others // period * period)
-    return (dim.name, apart) if apart * LEAST_STEPS <= resolve(dim.size, sizes) else None
+    is_long = apart * LEAST_STEPS <= resolve(dim.size, sizes)
+    return (dim.name, apart) if is_long and _differ(walked(kernel, (dim.name, apart), "first"), dim) else None
+
+
+def _differ(kernel: Kernel, dim: Dim) -> bool:
+    """Whether all that it computes depends on the index: a state that does not is no part of a round."""
+    return all(dim in result.dims for result in (*states_of(kernel), *(store.term for store in kernel.stores)))
 
 
 def _saves_much(kernel: Kernel, dim: Dim, sizes: Mapping[str, int]) -> bool:

@@ -7,6 +7,7 @@ Without a cache on disk, the process keeps it: else each graph would ask who is 
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 
 from ..compiler import disk_cache
@@ -38,7 +39,7 @@ class Measured:
 def keep(key: str, **changes: object) -> None:
     """Keeps fields of `Measured` for a region: in its entry, or in this process where there is none."""
     if not disk_cache.update(key, **changes):
-        _HERE.setdefault(key, {}).update(changes)
+        _HERE[key] = _HERE.get(key, {}) | {name: copy(value) for name, value in changes.items()}  # as others read it
 
 
 def _whole(data, is_one) -> list[tuple]:

@@ -18,7 +18,7 @@ from torch.autograd import forward_ad
 
 from ..compiler import compiled_region
 from ..egraph.forks import lock
-from ..lowering.masks.block_map import CALL
+from ..lowering.masks.block_map import CALL, sources_of
 from ..process_state import registered
 from ..training.plans import Backward, Training, training
 from ..training.programs import gradients_by_autograd, recorded_gradients
@@ -178,7 +178,7 @@ def _run(tensors, program, sizes, needed, sources=""):
     if torch._C._is_any_autocast_enabled():  # a region's types are all said; what autocast changes is there as casts
         with torch._C._DisableAutocast():
             return _run(tensors, program, sizes, needed, sources)
-    CALL.sources = sources
+    CALL.sources = sources_of(tensors, sources)
     return forward_runner(program, needed)(tensors, sizes or ())
 
 
@@ -235,7 +235,7 @@ def _run_backward(*arguments: Any) -> list[torch.Tensor]:
     found = _as_forward_ran(call)
     if isinstance(found, str) or found.fell_back:
         return gradients_by_autograd(call.originals(), call.tensors, call.grads, call.needed)
-    CALL.sources = call.sources
+    CALL.sources = sources_of(call.tensors, call.sources)
     with torch._C._DisableAutocast():
         return _planned(found, call)
 
@@ -359,7 +359,7 @@ def _repeated(
     if _FORWARDS.get(key[:2], again.runner).training is not again.found:  # its plans were made anew
         _REPEATED.pop(key, None)
         return None
-    CALL.sources = ctx.sources
+    CALL.sources = sources_of(saved, ctx.sources)
     with torch._C._AutoDispatchBelowAutograd():
         cotangents = [_laid_out(grad, strides) for grad, strides in zip(grads, ctx.strides) if grad is not None]
         return again.gradients([*saved, *cotangents], ctx.sizes)

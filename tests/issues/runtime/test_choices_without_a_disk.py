@@ -24,5 +24,7 @@ def test_a_process_without_a_cache_knows_who_was_faster(place, monkeypatch, tmp_
     runner._choose("cpu", (COMPILED, 0.4))
     assert library_choice.share_of_compiled(found) == 0.4 and library_choice.LEFT_TO_INDUCTOR == [runner.region]
     assert Measured.read(found.key).choices == {"cpu": (COMPILED, 0.4)}
+    runner.choices["cuda"] = (COMPILED, 0.5)  # a runner's own, which another thread's reader is not to see change
+    assert Measured.read(found.key).choices == {"cpu": (COMPILED, 0.4)}
     process_state.forget()
     assert Measured.read(found.key).choices == {}
