@@ -287,19 +287,25 @@ class TritonKernelWriter:
         lines.append(f"{first} = {rest}")
         return [f"for {counter} in tl.range(0, {count}):", *(f"    {line}" for line in (*lines, *body))]
 
+    def _open(self, segment: Segment, loop: Loop) -> tuple[str, str]:
+        """Begins the body of a run; (where its tile begins, what counts the tiles)."""
+        start = self.tiles.names.fresh(f"{loop.dim}_start")
+        self.tiles.open(loop.dim, start, segment.ragged)
+        counter = self.tiles.names.fresh("n") if segment.start else start
+        self.tiles.inner.lines += [f"{start} = {segment.start.format(n=counter)}"] if segment.start else []
+        self.tiles.inner.lines += [segment.following.format(n=counter)] if segment.following else []
+        if self.facts.walk is not None:
+            self.lines += [f"{counter} = {segment.low}"]  # of the one tile of all rounds
+            self.tiles.keeping = self.tiles.around & (loop.guard.dims if loop.guard is not None else frozenset())
+        return start, counter
+
     def _segment(
         self, segment: Segment, ranges: RangeWriter, names: list[list[TileValue]], pieces: PieceStates | None
     ) -> list[str]:
         """The lines of one run of the loop's tiles."""
         loop = ranges.loop
-        start = self.tiles.names.fresh(f"{loop.dim}_start")
-        self.tiles.open(loop.dim, start, segment.ragged)
-        counter = self.tiles.names.fresh("n") if segment.start else start
-        self.lines += [f"{counter} = {segment.low}"] if self.facts.walk else []  # of the one tile of all rounds
-        self.tiles.inner.lines += [f"{start} = {segment.start.format(n=counter)}"] if segment.start else []
-        self.tiles.inner.lines += [segment.following.format(n=counter)] if segment.following else []
+        start, counter = self._open(segment, loop)
         self.tiles.inner.lines += pieces.crossing(start) if pieces is not None else []
-        self.tiles.keeping = self.tiles.around & (loop.guard.dims if self.facts.walk and loop.guard else frozenset())
         by_data = segment.guarded and bool(loads_by_data(self.kernel, loop))
         self.tiles.demands, self.tiles.doubtful = not by_data, by_data  # a guard's parts may keep what others drop
         guard = self._guard(loop) if segment.guarded else None
