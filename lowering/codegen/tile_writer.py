@@ -261,10 +261,10 @@ class TileWriter(Tiles):
     def _places_to_read(self, node: Term) -> tuple[tuple[Term, ...], tuple[Term, ...]]:
         """The indices of a load, and conditions under which elements are read. An index that is read from memory is an
         address only where it is a place of the tensor: where a guard drops the element, it may be anything, and what
-        is asserted behind a loop is not known inside.
-        """
+        is asserted behind a loop is not known inside."""
         doubtful = self.doubtful or (self.loop not in self.tile_dims and self.readable is not None)
-        late = self._is_spoiled(node) or (self.demands and self.dialect.folds_serially and self.loop in node.dims)
+        noted = self.dialect.folds_serially and not node.dims.isdisjoint({self.loop, *self.around})
+        late = self._is_spoiled(node) or (self.demands and noted)
         if doubtful or not late:
             return node.args, place_conditions(node) if doubtful else ()
         return nearest_places(node)
