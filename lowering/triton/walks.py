@@ -22,6 +22,7 @@ from ..plan.records import Kernel
 Walk = tuple[str, int]  # the dim, and how far apart a program's indices are
 PROGRAMS_OF_A_MULTIPROCESSOR = 8  # windows of 49 rows take 1.1 times as long with 16, 1.4 with 32
 LEAST_SHARE = 0.5  # 49 rows of 32 numbers take 0.7 of the time, 32 of 64 as long, 16 of 32 1.1 times as long
+MOST_HELD = 96  # registers of a thread: two tiles of 64 x 64 with four warps take 64, and a round some 60 more
 STAGES = 3  # tiles of an index are loaded while two before it are computed with; with one, 1.3 times as long
 LEAST_STEPS = 4  # of a program, from which what it reads once is worth a loop around
 
@@ -67,7 +68,7 @@ def _walk_along(
     dim: Dim, kernel: Kernel, config: TritonConfig, sizes: Mapping[str, int], places: int
 ) -> Walk | None:
     """A walk along a dim by which much is read once; None if there is none, or none that is long enough."""
-    if not _saves_much(kernel, dim, sizes):
+    if not _saves_much(kernel, dim, sizes) or not _can_hold(kernel, dim, config):
         return None
     period = lcm(*(_repeats_after(tile, dim) for tile in _repeated_tiles(kernel, dim)))
     rows = -(-resolve(kernel.rows.size, sizes) // config.row_tile) if kernel.rows is not None else 1
@@ -88,6 +89,12 @@ def _saves_much(kernel: Kernel, dim: Dim, sizes: Mapping[str, int]) -> bool:
     repeated = _repeated_tiles(kernel, dim)
     each = {n for n in nodes(kernel) if n.op == "load" and dim in n.dims and n not in repeated}
     return sum(map(elements, repeated)) >= LEAST_SHARE * sum(map(elements, each)) if repeated else False
+
+
+def _can_hold(kernel: Kernel, dim: Dim, config: TritonConfig) -> bool:
+    """Whether a thread has registers for the numbers of the tiles that repeat, beside those of a round."""
+    held = sum("float" in tile.dtype or tile.dtype == "bool" for tile in _repeated_tiles(kernel, dim))
+    return held * config.row_tile * config.loop_tile <= MOST_HELD * 32 * config.warps
 
 
 def _repeated_tiles(kernel: Kernel, dim: Dim) -> set[Term]:

@@ -116,6 +116,15 @@ def test_small_tiles_of_pairs_are_read_again():
     assert walk_of(kernel, CONFIG, {}, 1) is None
 
 
+def test_more_tiles_than_registers_hold_are_read_again():
+    q, k, v = (torch.randn(WINDOWS, HEADS, ROWS, WIDTH) for _ in range(3))
+    function = lambda q, k, v, *biases: (q @ k.mT + sum(biases)).softmax(-1) @ v
+    for count, walks in ((3, True), (4, False)):
+        program = program_of(function, q, k, v, *(drawn(HEADS, ROWS, ROWS) for _ in range(count)))
+        (kernel,) = optimize_all(translate(program).results).plan.kernels
+        assert (walk_of(kernel, replace(CONFIG, row_tile=64, loop_tile=64), {}, 1) is not None) == walks
+
+
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("apart", [4, 8, 20])
 @pytest.mark.parametrize("name", [name for name, steps in STEPS.items() if steps])
