@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from math import lcm, prod
 
+import torch
+
 from ...egraph.terms.ops import const, iota, make
 from ...egraph.terms.sizes import resolve
 from ...egraph.terms.term import Dim, Term
@@ -22,7 +24,8 @@ from ..plan.records import Kernel
 Walk = tuple[str, int]  # the dim, and how far apart a program's indices are
 PROGRAMS_OF_A_MULTIPROCESSOR = 8  # windows of 49 rows take 1.1 times as long with 16, 1.4 with 32
 LEAST_SHARE = 0.5  # 49 rows of 32 numbers take 0.7 of the time, 32 of 64 as long, 16 of 32 1.1 times as long
-MOST_HELD = 96  # registers of a thread: two tiles of 64 x 64 with four warps take 64, and a round some 60 more
+MOST_HELD = 64  # registers of a thread, that two tiles of 64 x 64 take with four warps; a round takes some 90 more
+MOST_BYTES_AHEAD = 40_000  # of all stages: with heads of 64, of bfloat16, two programs would fit a multiprocessor
 STAGES = 3  # tiles of an index are loaded while two before it are computed with; with one, 1.3 times as long
 LEAST_STEPS = 4  # of a program, from which what it reads once is worth a loop around
 
@@ -68,7 +71,7 @@ def _walk_along(
     dim: Dim, kernel: Kernel, config: TritonConfig, sizes: Mapping[str, int], places: int
 ) -> Walk | None:
     """A walk along a dim by which much is read once; None if there is none, or none that is long enough."""
-    if not _saves_much(kernel, dim, sizes) or not _can_hold(kernel, dim, config):
+    if not _saves_much(kernel, dim, sizes) or not _can_hold(kernel, dim, config, sizes):
         return None
     period = lcm(*(_repeats_after(tile, dim) for tile in _repeated_tiles(kernel, dim)))
     rows = -(-resolve(kernel.rows.size, sizes) // config.row_tile) if kernel.rows is not None else 1
@@ -87,14 +90,22 @@ def _saves_much(kernel: Kernel, dim: Dim, sizes: Mapping[str, int]) -> bool:
     """Whether the tiles of rows and columns that repeat are large beside what is read for each index."""
     elements = lambda read: prod(resolve(d.size, sizes) for d in read.dims - {*kernel.grid})
     repeated = _repeated_tiles(kernel, dim)
-    each = {n for n in nodes(kernel) if n.op == "load" and dim in n.dims and n not in repeated}
-    return sum(map(elements, repeated)) >= LEAST_SHARE * sum(map(elements, each)) if repeated else False
+    return bool(repeated) and sum(map(elements, repeated)) >= LEAST_SHARE * sum(map(elements, _each(kernel, dim)))
 
 
-def _can_hold(kernel: Kernel, dim: Dim, config: TritonConfig) -> bool:
-    """Whether a thread has registers for the numbers of the tiles that repeat, beside those of a round."""
+def _can_hold(kernel: Kernel, dim: Dim, config: TritonConfig, sizes: Mapping[str, int]) -> bool:
+    """Whether a thread has registers for the tiles that repeat, and a multiprocessor room for what is loaded ahead."""
     held = sum("float" in tile.dtype or tile.dtype == "bool" for tile in _repeated_tiles(kernel, dim))
-    return held * config.row_tile * config.loop_tile <= MOST_HELD * 32 * config.warps
+    elements = lambda read: prod(resolve(d.size, sizes) for d in read.dims - {*kernel.grid})
+    ahead = sum(elements(read) * getattr(torch, read.dtype).itemsize for read in _each(kernel, dim))
+    fits = held * config.row_tile * config.loop_tile <= MOST_HELD * 32 * config.warps
+    return fits and STAGES * ahead <= MOST_BYTES_AHEAD
+
+
+def _each(kernel: Kernel, dim: Dim) -> set[Term]:
+    """What is read for each index of the dim."""
+    repeated = _repeated_tiles(kernel, dim)
+    return {n for n in nodes(kernel) if n.op == "load" and dim in n.dims and n not in repeated}
 
 
 def _repeated_tiles(kernel: Kernel, dim: Dim) -> set[Term]:
