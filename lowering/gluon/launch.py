@@ -552,7 +552,7 @@ def _suits_in_order(operand: Operand, tensor: torch.Tensor) -> bool:
 def _axis_of_copy(operand: Operand, tensor: torch.Tensor) -> int | None:
     """The axis that is contiguous in a copy which a tensor map describes: the one that is so now, if it can be."""
     now = [n for n, dim in enumerate(operand.axes) if dim is not None and tensor.stride(n) == 1]
-    for axis in (*now, operand.axes.index(operand.inner)):
+    for axis in (*now, *(n for n, dim in enumerate(operand.axes) if dim == operand.inner)):
         strides = Copy(0, axis, 0).strides(tensor.shape)
         if _suits_in_order(operand, torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device="meta")):
             return axis

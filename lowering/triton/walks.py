@@ -41,7 +41,7 @@ def walk_of(kernel: Kernel, config: TritonConfig, sizes: Mapping[str, int], plac
 def walked(kernel: Kernel, walk: Walk, first: str) -> Kernel:
     """The kernel in which what is the same for all indices of a program has the name of the first one in its terms."""
     dim, apart = dim_of(kernel, walk), walk[1]
-    alike = {n for root in roots(kernel) for n in subterms(root) if _period(n, dim) and apart % _period(n, dim) == 0}
+    alike = {n for n in _remainders(roots(kernel), dim) if apart % _period(n, dim) == 0}
     named = {n: make("mod", (make("var", (), (first, "int64")), n.args[1])) for n in alike}
     return with_terms(kernel, lambda term: substitute(term, named))
 
@@ -88,18 +88,22 @@ def _differ(kernel: Kernel, dim: Dim) -> bool:
 
 def _saves_much(kernel: Kernel, dim: Dim, sizes: Mapping[str, int]) -> bool:
     """Whether the tiles of rows and columns that repeat are large beside what is read for each index."""
-    elements = lambda read: prod(resolve(d.size, sizes) for d in read.dims - {*kernel.grid})
-    repeated = _repeated_tiles(kernel, dim)
-    return bool(repeated) and sum(map(elements, repeated)) >= LEAST_SHARE * sum(map(elements, _each(kernel, dim)))
+    repeated, each = _repeated_tiles(kernel, dim), _each(kernel, dim)
+    elements = lambda reads: sum(_elements(read, kernel, sizes) for read in reads)
+    return bool(repeated) and elements(repeated) >= LEAST_SHARE * elements(each)
 
 
 def _can_hold(kernel: Kernel, dim: Dim, config: TritonConfig, sizes: Mapping[str, int]) -> bool:
     """Whether a thread has registers for the tiles that repeat, and a multiprocessor room for what is loaded ahead."""
     held = sum("float" in tile.dtype or tile.dtype == "bool" for tile in _repeated_tiles(kernel, dim))
-    elements = lambda read: prod(resolve(d.size, sizes) for d in read.dims - {*kernel.grid})
-    ahead = sum(elements(read) * getattr(torch, read.dtype).itemsize for read in _each(kernel, dim))
+    ahead = sum(_elements(r, kernel, sizes) * getattr(torch, r.dtype).itemsize for r in _each(kernel, dim))
     fits = held * config.row_tile * config.loop_tile <= MOST_HELD * 32 * config.warps
     return fits and STAGES * ahead <= MOST_BYTES_AHEAD
+
+
+def _elements(read: Term, kernel: Kernel, sizes: Mapping[str, int]) -> int:
+    """Elements that a program reads for one place of the grid."""
+    return prod(resolve(d.size, sizes) for d in read.dims - {*kernel.grid})
 
 
 def _each(kernel: Kernel, dim: Dim) -> set[Term]:
@@ -119,12 +123,13 @@ def _repeats_after(tile: Term, dim: Dim) -> int:
     """After how many indices of the dim a tile repeats: 1 if it does not depend on the dim, 0 if it never does."""
     if dim not in tile.dims:
         return 1
-    found = {n: period for n in _outermost(tile.args, dim) if (period := _period(n, dim))}
+    found = {n: _period(n, dim) for n in _remainders(tile.args, dim)}
     left = substitute(make("load", tile.args, tile.attrs), dict.fromkeys(found, const(0)))
     return lcm(*found.values()) if found and dim not in left.dims else 0
 
 
-def _outermost(terms: Iterable[Term], dim: Dim) -> set[Term]:
+def _remainders(terms: Iterable[Term], dim: Dim) -> set[Term]:
+    """Coordinates along the dim modulo a number, in these terms."""
     return {n for term in terms for n in subterms(term) if _period(n, dim)}
 
 

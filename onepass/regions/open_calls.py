@@ -110,10 +110,11 @@ def _insert_body(graph: fx.Graph, node: fx.Node, body: fx.Graph, inputs: list[fx
 def _multiply_in_pairs(graph: fx.Graph, node: fx.Node) -> None:
     """Replaces an einsum of more than two tensors. One with an ellipsis, a diagonal or no named result stays."""
     waiting, result = _factors(node)
-    if len(waiting) < 3:
+    values = [value_of_node(x) for _, x in waiting]
+    if len(waiting) < 3 or any(value is None for value in values):
         return
     made: list[fx.Node] = []
-    order = _order_of_products(str(node.args[0]), [value_of_node(x) for _, x in waiting])
+    order = _order_of_products(str(node.args[0]), values)
     with graph.inserting_before(node):
         for pair in order:
             (one, x), (other, y) = (waiting[k] for k in pair)
