@@ -16,6 +16,7 @@ from ...egraph.terms.ops import const, iota, make
 from ...egraph.terms.sizes import resolve
 from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import substitute, subterms
+from ..launch.split_loops import program_count
 from ..plan.kernel_config import TritonConfig
 from ..plan.kernel_edits import with_terms
 from ..plan.queries import nodes, roots, states_of
@@ -32,7 +33,8 @@ LEAST_STEPS = 4  # of a program, from which what it reads once is worth a loop a
 
 def walk_of(kernel: Kernel, config: TritonConfig, sizes: Mapping[str, int], places: int) -> Walk | None:
     """The walk of a kernel on so many multiprocessors; None where one program for each index is as good."""
-    if not places or not _is_straight(kernel, config, sizes):
+    programs = program_count(kernel, config.row_tile, config.loop_tile, sizes)
+    if not places or not programs or not _is_straight(kernel, config, sizes):
         return None
     found = [walk for dim in kernel.grid if (walk := _walk_along(dim, kernel, config, sizes, places)) is not None]
     return max(found, key=lambda walk: walk[1], default=None)
@@ -62,9 +64,8 @@ def _is_straight(kernel: Kernel, config: TritonConfig, sizes: Mapping[str, int])
 
 def _reads_vectors_of_pairs(kernel: Kernel) -> bool:
     """Whether it reads a vector for each row and column: codegen/relative_products.py may have its own way for it."""
-    columns = {loop.dim for loop in kernel.loops}
-    pairs = (n for n in nodes(kernel) if n.op == "load" and kernel.rows in n.dims and n.dims & columns)
-    return any(not n.dims <= {*kernel.grid, kernel.rows, *columns} for n in pairs)
+    placed = {*kernel.grid, kernel.rows, *(loop.dim for loop in kernel.loops)}
+    return any(not tile.dims <= placed for tile in _tiles_of_pairs(kernel))
 
 
 def _walk_along(
@@ -74,10 +75,10 @@ def _walk_along(
     if not _saves_much(kernel, dim, sizes) or not _can_hold(kernel, dim, config, sizes):
         return None
     period = lcm(*(_repeats_after(tile, dim) for tile in _repeated_tiles(kernel, dim)))
-    rows = -(-resolve(kernel.rows.size, sizes) // config.row_tile) if kernel.rows is not None else 1
-    others = rows * prod(resolve(d.size, sizes) for d in kernel.grid if d != dim)
+    indices = resolve(dim.size, sizes)
+    others = program_count(kernel, config.row_tile, config.loop_tile, sizes) // indices
     apart = max(period, places * PROGRAMS_OF_A_MULTIPROCESSOR // others // period * period)
-    is_long = apart * LEAST_STEPS <= resolve(dim.size, sizes)
+    is_long = apart * LEAST_STEPS <= indices
     return (dim.name, apart) if is_long and _differ(walked(kernel, (dim.name, apart), "first"), dim) else None
 
 
@@ -114,9 +115,13 @@ def _each(kernel: Kernel, dim: Dim) -> set[Term]:
 
 def _repeated_tiles(kernel: Kernel, dim: Dim) -> set[Term]:
     """Tiles of rows and columns that are the same for several indices of the dim."""
+    return {tile for tile in _tiles_of_pairs(kernel) if _repeats_after(tile, dim)}
+
+
+def _tiles_of_pairs(kernel: Kernel) -> set[Term]:
+    """What is read for each row and column."""
     columns = {loop.dim for loop in kernel.loops}
-    tiles = {n for n in nodes(kernel) if n.op == "load" and kernel.rows in n.dims and n.dims & columns}
-    return {tile for tile in tiles if _repeats_after(tile, dim)}
+    return {n for n in nodes(kernel) if n.op == "load" and kernel.rows in n.dims and n.dims & columns}
 
 
 def _repeats_after(tile: Term, dim: Dim) -> int:

@@ -6,8 +6,11 @@ import pytest
 import torch
 
 from onepass.compiler.optimize import optimize_all
+from onepass.egraph.terms.term import Dim
+from onepass.egraph.terms.traversal import rename_dims
 from onepass.graph.trace import program_of
 from onepass.lowering.plan.kernel_config import TritonConfig
+from onepass.lowering.plan.kernel_edits import with_terms
 from onepass.lowering.plan.launch_facts import Facts
 from onepass.lowering.triton import launch as triton_launch
 from onepass.lowering.triton.kernel import emit
@@ -114,6 +117,18 @@ def test_small_tiles_of_pairs_are_read_again():
     program = program_of(lambda q, k, v, bias: (q @ k.mT + bias).softmax(-1) @ v, q, k, v, drawn(HEADS, ROWS, ROWS))
     (kernel,) = optimize_all(translate(program).results).plan.kernels
     assert walk_of(kernel, CONFIG, {}, 1) is None
+
+
+@pytest.mark.parametrize("empty", ["windows", "heads"])
+def test_nothing_walks_where_there_are_no_programs(empty):
+    """A grid without a place was divided by its number of places."""
+    plan, _, _, _ = planned("dense")
+    (kernel,) = plan.kernels
+    gone = WINDOWS if empty == "windows" else HEADS
+    names = {dim: Dim(dim.name, 0) for dim in kernel.grid if dim.size == gone}
+    renamed = with_terms(kernel, lambda term: rename_dims(term, names))
+    grid = tuple(names.get(dim, dim) for dim in kernel.grid)
+    assert walk_of(replace(renamed, grid=grid), CONFIG, {}, 1) is None
 
 
 def test_more_tiles_than_registers_hold_are_read_again():
