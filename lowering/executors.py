@@ -329,7 +329,7 @@ class GluonExecutor(TritonExecutor):
             return missing
         from .joined.launch import refusal
 
-        return refusal(plan, device) and refusal(in_views(plan), device)
+        return refusal(plan, device)
 
     def kernel_refusal(self, kernel: Kernel, plan: Plan) -> str | None:
         found = bind_as_run(kernel, plan.weights)
@@ -338,9 +338,11 @@ class GluonExecutor(TritonExecutor):
     def describe(self, kernel: Kernel, weights: str = "half", in_pieces: bool = False) -> str:
         if not in_pieces and (said := of_a_library(kernel)):
             return said
-        found, viewed = bind_as_run(kernel, weights), ""
-        if isinstance(found, str) and not isinstance(by_views := bind_as_run(_in_views(kernel), weights), str):
-            kernel, found, viewed = _in_views(kernel), by_views, ", which reads views of its inputs or copies of them"
+        found, of_views = bind_as_run(kernel, weights), ""
+        if isinstance(found, str):
+            viewed = _in_views(kernel)
+            if not isinstance(by_views := bind_as_run(viewed, weights), str):
+                kernel, found, of_views = viewed, by_views, ", which reads views of its inputs or copies of them"
         if isinstance(found, Binding) and (reason := _too_few_rows(kernel) or (in_pieces and why_not_in_pieces(found))):
             return f"plain Triton: {reason}"
         if isinstance(found, str):
@@ -348,7 +350,7 @@ class GluonExecutor(TritonExecutor):
             return f"plain Triton: {found}{option}"
         bits = ", the mask's tensors as bits" if packed(found) else ""
         pieces = ", its loop in pieces" if in_pieces else ""
-        return f"warp-specialised Gluon{_of_bytes(kernel, found)}{bits}{viewed}{pieces}"
+        return f"warp-specialised Gluon{_of_bytes(kernel, found)}{bits}{of_views}{pieces}"
 
     def rounds(self, kernel: Kernel, weights: str) -> bool:
         """Whether the kernel would round weights to e4m3, in a plan of such weights."""

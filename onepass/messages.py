@@ -414,7 +414,7 @@ POSITIONS_WRITTEN = Message(
 LARGE_FORM = Message(
     "OP443",
     "operation",
-    "as one form it has thousands of operations, which would take minutes to search",
+    "as one form it has more than {most} operations, which would take minutes to search",
     "compute what is written row by row outside of the region, as by torch.compiler.disable, or write it in place",
 )
 

@@ -33,6 +33,7 @@ from ..gluon.launch import (
 )
 from ..gluon.launch import refusal as refusal_of_kernels
 from ..hopper import work_order
+from ..launch.affine_views import in_views
 from ..launch.split_loops import SplitKernel
 from ..launch.triton_compat import Window, architecture, compiler_options, gluon_missing
 from ..masks.block_map import Tiling, pays, shared_visits
@@ -486,13 +487,15 @@ def _multiprocessors(device: torch.device) -> int:
 
 
 def refusal(plan: Plan, device: torch.device) -> str | None:
-    """Why no kernel of the plan runs in a form of Hopper here, joined or alone; None if one does, as far as is known
-    without its tensors."""
+    """Why no kernel of the plan runs in a form of Hopper here, joined or alone, on its inputs or on views of them; None
+    if one does, as far as is known without its tensors."""
     reason = refusal_of_kernels(plan, device)
     if reason is None or gluon_missing() or architecture(device) != "sm_90":
         return reason
-    joined = joined_launcher(plan)
-    return f"{reason}; {joined}" if isinstance(joined, str) else None
+    if not isinstance(joined := joined_launcher(plan), str):
+        return None
+    viewed = in_views(plan)
+    return None if viewed is not plan and refusal(viewed, device) is None else f"{reason}; {joined}"
 
 
 @lru_cache(maxsize=256)

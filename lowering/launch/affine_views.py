@@ -55,12 +55,13 @@ def with_views(plan: Plan, names: Sequence[str], sizes: Mapping[str, int]) -> tu
 
     names: of the inputs, in their order. sizes: values of symbolic sizes.
     """
-    found = _views(plan, names, sizes)
+    if not (found := _views(plan, names, sizes)):
+        return plan, ()
     forth = {view.read: view.load for view in found}
     kernels = tuple(_changed(kernel, forth) for kernel in plan.kernels)
     back = {load: read for read, load in forth.items()}
     before = [replace(kernel, inputs=read_by(kernel.stores)) for kernel in plan.kernels]
-    if not found or [_changed(kernel, back) for kernel in kernels] != before:
+    if [_changed(kernel, back) for kernel in kernels] != before:
         return plan, ()
     read = {t.name for kernel in kernels for t in kernel.inputs}
     inputs = (*(t for t in plan.inputs if t.name in read), *(view.load.attrs[0] for view in found))

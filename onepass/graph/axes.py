@@ -249,7 +249,8 @@ def _subscripts(node: fx.Node) -> Subscripts | None:
         return None
     rank, ranks = len(sizes), [len(_sizes(n)) for n in operands]
     if name_of(node) == "einsum":
-        return _einsum_subscripts(node.args[0])
+        found = einsum_letters(node.args[0])
+        return found if found is not None and len(found) == 3 else None
     if name_of(node) == "linear":
         first = node.args[0] if node.args else node.kwargs.get("input")
         return _linear_subscripts(rank) if ranks == [rank, 2] and operands[0] is first else None
@@ -260,13 +261,16 @@ def _subscripts(node: fx.Node) -> Subscripts | None:
     return None
 
 
-def _einsum_subscripts(equation) -> Subscripts | None:
-    """None where the equation has an ellipsis, names no result or has a letter twice in one tensor."""
+def einsum_letters(equation: object) -> tuple[str, ...] | None:
+    """Those of each tensor, then those of the result.
+
+    None where the equation has an ellipsis, names no result or has a letter twice in one tensor.
+    """
     if not isinstance(equation, str) or "->" not in equation or "." in equation:
         return None
     operands, _, result = equation.replace(" ", "").partition("->")
     found = (*operands.split(","), result)
-    return found if len(found) == 3 and all(len({*part}) == len(part) for part in found) else None
+    return found if all(len({*part}) == len(part) for part in found) else None
 
 
 def _linear_subscripts(rank: int) -> Subscripts:

@@ -8,7 +8,6 @@ An einsum of more than two tensors becomes einsums of two, in the order in which
 from __future__ import annotations
 
 import operator
-import re
 from collections.abc import Sequence
 
 import torch
@@ -18,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from .. import messages
 from ..errors import Refusal
+from ..graph.axes import einsum_letters
 from ..graph.nodes import value_of_node, where_of
 from ..graph.op_kinds import Trait, has_trait, is_higher_order, name_of
 from ..graph.trace import aten_graph
@@ -134,14 +134,10 @@ def _tensors_are_listed(node: fx.Node) -> bool:
 
 
 def _factors(node: fx.Node) -> tuple[list[tuple[str, fx.Node]], str]:
-    """The tensors of an einsum, each with its letters, and those of the result; ([], "") where some are not said, or
-    occur twice in a tensor."""
+    """The tensors of an einsum, each with its letters, and those of the result; ([], "") where they are not known."""
     tensors = node.args[1] if _tensors_are_listed(node) else node.args[1:]
-    found = re.fullmatch(r"([a-zA-Z]+(?:,[a-zA-Z]+)+)->([a-zA-Z]*)", str(node.args[0]).replace(" ", ""))
-    letters = found.group(1).split(",") if found else []
-    if len(letters) != len(tensors) or any(len({*text}) < len(text) for text in letters):
-        return [], ""
-    return [*zip(letters, tensors)], found.group(2)
+    *letters, result = einsum_letters(node.args[0]) or ("",)
+    return ([*zip(letters, tensors)], result) if len(letters) == len(tensors) and all(letters) else ([], "")
 
 
 def _product(graph: fx.Graph, whole: fx.Node, equation: str, tensors: list[fx.Node]) -> fx.Node:

@@ -45,10 +45,10 @@ class Symbolic(str):
 
 
 class TooManyElements(Exception):
-    """A result is made of more elements at different places than are looked at; the argument is the limit."""
+    """A result is made of more elements, at different places, than are looked at."""
 
 
-_LEFT: ContextVar[list[int] | None] = ContextVar("_LEFT", default=None)  # how many may be looked at
+_LEFT: ContextVar[Iterator[int] | None] = ContextVar("_LEFT", default=None)  # one for each that may be looked at
 
 
 @contextmanager
@@ -58,7 +58,7 @@ def at_most(elements: int) -> Iterator[None]:
     Example: each step of a recurrence that is written row by row reads the one before it at several places, and so
     multiplies their number.
     """
-    token = _LEFT.set([elements, elements])
+    token = _LEFT.set(iter(range(elements)))
     try:
         yield
     finally:
@@ -84,10 +84,8 @@ class TensorValue:
         index = tuple(index)
         assert len(index) == len(self.shape), (index, self.shape)
         if index not in self._memo:
-            if (left := _LEFT.get()) is not None:
-                left[0] -= 1
-                if left[0] < 0:
-                    raise TooManyElements(left[1])
+            if (left := _LEFT.get()) is not None and next(left, None) is None:
+                raise TooManyElements
             self._memo[index] = self._pull(index)
         return self._memo[index]
 

@@ -122,9 +122,9 @@ def _result(value: TensorValue | list[TensorValue], number: int, program: Progra
         with at_most(MOST_ELEMENTS):
             pulled = simplify_index(convert(value.at(tuple(iota(d) for d in order)), term_dtype(meta.dtype)))
     except TooManyElements as error:
-        raise Refusal(messages.LARGE_FORM, _where(program)) from error
+        raise _too_large(program) from error
     if len({*subterms(pulled)}) > MOST_SUBTERMS:
-        raise Refusal(messages.LARGE_FORM, _where(program))
+        raise _too_large(program)
     pulled = concatenation.in_pieces(simplify_under_conditions(pulled))
     pulled = concatenation.cut_where_columns_end(concatenation.over_all_places(pulled))
     if meta.dtype == "int64" and not reductions.is_position(pulled):
@@ -132,6 +132,10 @@ def _result(value: TensorValue | list[TensorValue], number: int, program: Progra
     if any(map(_is_largest_of_none, subterms(pulled))):
         raise Refusal(messages.NO_SCORE_KEPT, _where(program))
     return Store(pulled, Tensor(name, meta.dtype, meta.shape), order)
+
+
+def _too_large(program: Program) -> Refusal:
+    return Refusal(messages.LARGE_FORM, _where(program), most=MOST_SUBTERMS)
 
 
 def _is_largest_of_none(node: Term) -> bool:
