@@ -8,7 +8,7 @@ Example: `Recorded.apply(keys, program, sizes, sources, q, k, v)` gives results 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -146,13 +146,18 @@ def _is_plain(tensor: torch.Tensor) -> bool:
     return type(tensor) is torch.Tensor and not tensor.is_inference()
 
 
+@lru_cache(maxsize=64)
+def _without_elements(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    return torch.empty(0, dtype=dtype, device=device)
+
+
 class _Watched:
     """Whether a tensor was changed in place since. It keeps the tensor's count of changes, and none of its memory."""
 
     def __init__(self, tensor: torch.Tensor):
         self.version = tensor._version
         self.counter = tensor.detach()
-        self.counter.data = tensor.new_empty(0)
+        self.counter.data = _without_elements(tensor.dtype, tensor.device)
 
     @property
     def changed(self) -> bool:
