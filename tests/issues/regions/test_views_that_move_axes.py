@@ -1,5 +1,5 @@
 """A view that only moves axes is part of a region in training, too: a graph of attention alone is then its region, and
-runs without a compiler. Where a tensor is read in another way, too, or is cut first, its views are inputs, as before."""
+runs without a compiler. Where a tensor is also read otherwise, or is cut first, its views are inputs, as before."""
 
 import pytest
 import torch
