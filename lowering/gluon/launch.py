@@ -233,7 +233,8 @@ class GluonLauncher(Launcher):
             return shape
         facts = replace(self._in_pieces(kernel, shape.facts), even=shape.facts.even, machine="sm_90")
         whole = shape.masked == "none" and str(kernel.loops[0].dim) in facts.even
-        return replace(shape, facts=facts, masked="none" if whole else "all" if shape.masked == "all" else "some")
+        masked = "none" if whole else "all" if shape.masked == "all" else "some"
+        return replace(shape, facts=facts, single=False, masked=masked)
 
     def _work(
         self, binding: Binding, prepared: Prepared, config: HopperConfig, programs: int, device: torch.device
@@ -389,8 +390,7 @@ def _shape_of(call: _Call, tensors: SuitedTensors) -> LaunchShape:
     aligned = call.count % H200.product_rows == 0 and str(loop.dim) in even
     return LaunchShape(
         Facts(even, tensors.wide),
-        "some",
-        False,
+        skewed=False,
         overlays=tensors.overlays,
         diagonals=tuple(d for d in tensors.diagonals if aligned and d.tensor.name not in tensors.wide),
         sent=tensors.exits,
@@ -432,6 +432,7 @@ def _by_range(call: _Call, shape: LaunchShape) -> Prepared:
     shape = replace(
         shape,
         masked=work_order.guarded_tiles(binding, own),
+        single=call.length <= config.loop_tile,
         skewed=config.consumers > 1 and bool(binding.loop.limits) and work_order.skewed(own, whole, config.consumers),
         vacant=idle,
         table=_uneven(lengths, config),
