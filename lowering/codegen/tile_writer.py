@@ -404,10 +404,7 @@ class TileWriter(Tiles):
         return total
 
     def _sum_of_chunks(self, node: Term) -> TileValue:
-        """A sum of products as a loop over chunks of its dim, each a product of matrices, in the scope of its value.
-
-        The loop ends at an argument: ptxas unrolls a loop of a known number of chunks, which takes it seconds.
-        """
+        """A sum of products as a loop over chunks of its dim, each a product of matrices, in the scope of its value."""
         dim, dtype = node.attrs[1], "float64" if self.is_double(node.dtype) else "float32"
         home, dims = self.scope_of(node.dims), self.sort(node.dims)
         start = TileValue(self.call("full", self.shape(dims), "0.0", self.type_name(dtype)), dims, dtype)
@@ -415,6 +412,7 @@ class TileWriter(Tiles):
         place = self.names.fresh(f"{dim}_start")
         with self.stepping(dim, place) as scope:
             found = contract(self, node, node.args[0], into=total)
+        # To an argument: ptxas unrolls a loop over a known number of chunks, which takes it seconds.
         home.lines.append(f"for {place} in {self.call('range', 0, self.sizes[dim], self.extent(dim))}:")
         home.lines += [f"    {line}" for line in (*scope.lines, f"{total.text} = {self.align(found, dims)}")]
         return total
