@@ -412,7 +412,8 @@ class TileWriter(Tiles):
         place = self.names.fresh(f"{dim}_start")
         with self.stepping(dim, place) as scope:
             found = contract(self, node, node.args[0], into=total)
-        home.lines.append(f"for {place} in {self.call('range', 0, dim.size, self.extent(dim))}:")
+        # To an argument: ptxas unrolls a loop over a known number of chunks, which takes it seconds.
+        home.lines.append(f"for {place} in {self.call('range', 0, self.sizes[dim], self.extent(dim))}:")
         home.lines += [f"    {line}" for line in (*scope.lines, f"{total.text} = {self.align(found, dims)}")]
         return total
 
