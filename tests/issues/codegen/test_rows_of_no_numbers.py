@@ -1,4 +1,4 @@
-"""A row whose scores all are NaN has no largest score: a maximum leaves NaN out, so the row looked as if it had no keys.
+"""A row whose scores all are NaN has no largest score: a maximum leaves NaN out, and the row seemed to have no keys.
 Its logarithm was -inf, and where its loop was shared out a part of NaN was lost."""
 
 import math
