@@ -54,6 +54,7 @@ from .tiles import Scope, Tiles
 SHORT_INTEGERS = ("uint8", "int8", "int16", "uint16")
 LONGEST_INLINE_TEXT = 60  # letters of a value that is used once and gets no name
 UNROLLED_PLACES = 4  # of a loop over places: the loads of one need not wait for those of another
+UNROLLED_CHUNKS = 8  # of a product, by ptxas: some percent faster, but more of them would take it seconds
 NEVER_NAMED = ("const", "iota", "size", "var", "load", "reduce")  # short, or named where they are written
 
 
@@ -412,8 +413,8 @@ class TileWriter(Tiles):
         place = self.names.fresh(f"{dim}_start")
         with self.stepping(dim, place) as scope:
             found = contract(self, node, node.args[0], into=total)
-        # To an argument: ptxas unrolls a loop over a known number of chunks, which takes it seconds.
-        home.lines.append(f"for {place} in {self.call('range', 0, self.sizes[dim], self.extent(dim))}:")
+        end = dim.size if dim.size <= UNROLLED_CHUNKS * self.chunked[dim] else self.sizes[dim]
+        home.lines.append(f"for {place} in {self.call('range', 0, end, self.extent(dim))}:")
         home.lines += [f"    {line}" for line in (*scope.lines, f"{total.text} = {self.align(found, dims)}")]
         return total
 

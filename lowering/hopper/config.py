@@ -169,15 +169,17 @@ REPORTED_AS = {f.name: f.metadata["reported_as"] or f.name for f in fields(Hoppe
 class KernelClass:
     """What the defaults of a kernel depend on.
 
-    width: columns of the widest operand. columns: of all accumulators together. length: of the loop. run: columns that
-    nine in ten row tiles process at most. uneven: the lengths of the loop differ between row tiles. crowded: the code
-    between the products reads tensors or coordinates. copied: some of these tensors are copied tile by tile. sloped: an
-    exponent has sums of coordinates that are numbers of rows and columns. mapped: a map in memory says which tiles run.
-    wide: one matrix has more columns than one warpgroup holds. narrow: weights and values are e4m3.
+    width: columns of the widest operand. columns: of all accumulators together. rows: how many there are. length: of
+    the loop. run: columns that nine in ten row tiles process at most. uneven: the lengths of the loop differ between
+    row tiles. crowded: the code between the products reads tensors or coordinates. copied: some of these tensors are
+    copied tile by tile. sloped: an exponent has sums of coordinates that are numbers of rows and columns. mapped: a map
+    in memory says which tiles run. wide: one matrix has more columns than one warpgroup holds. narrow: weights and
+    values are e4m3.
     """
 
     width: int
     columns: int
+    rows: int
     length: int
     run: float
     uneven: bool
@@ -199,6 +201,7 @@ class HopperDefault(DefaultRow):
 
     width: int = at_most()
     columns: int = at_most()
+    rows: int = at_most()
     length: int = at_most()
     run: float = at_most()
     uneven: bool | None = equal_to()
@@ -243,7 +246,7 @@ HOPPER_DEFAULTS = (
         width=64, columns=64, crowded=False, sloped=True, config=HopperConfig(3, 128, 4, 2, turns=True, chained=True)
     ),
     HopperDefault(
-        width=64, columns=64, length=128, uneven=False, crowded=False, config=HopperConfig(1, 128, 2, 2, residents=2)
+        width=64, columns=64, rows=128, length=128, uneven=False, config=HopperConfig(1, 128, 2, 2, residents=2)
     ),
     HopperDefault(width=64, columns=64, length=256, uneven=False, crowded=False, config=HopperConfig(4, 64, 4, 2)),
     HopperDefault(width=64, columns=64, crowded=False, config=HopperConfig(3, 128, 4, 2, turns=True)),

@@ -51,6 +51,7 @@ def kernel_class(binding: Binding, sizes: dict, run_here: float | None = None) -
     return KernelClass(
         width=width(binding),
         columns=accumulated(binding),
+        rows=resolve(kernel.rows.size, sizes),
         length=length,
         run=NO_LIMIT if binding.overlays else run,
         uneven=(mapped and not padded) or bool(loop.limits),

@@ -26,6 +26,11 @@ def plan_of(*given):
     return optimize_all(translate(program_of(logarithm, *given)).results).plan
 
 
+def test_a_loop_over_few_chunks_is_written_out():
+    plan = plan_of(*(torch.empty(rows, 512, dtype=torch.bfloat16) for rows in (64, 640)))
+    assert "in tl.range(0, 512, 64):" in emit(plan.kernels[0], plan, Facts(frozenset())).text
+
+
 @pytest.mark.parametrize("width", [512, 600])
 def test_the_loop_over_chunks_ends_at_an_argument(width):
     plan = plan_of(torch.empty(64, width), torch.empty(640, width))
