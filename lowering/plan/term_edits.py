@@ -1,6 +1,6 @@
-"""Edits of terms that planning and masks share: another index for a dim, fresh names for bound dims, replacement.
+"""Edits of terms that planning and masks share: fresh names for bound dims, replacement.
 
-No edit changes a value. Example: `at_place(x[j], j, j + 1)` is `x[j + 1]`.
+No edit changes a value. Example: `renaming(x[i], x[j])` is {i: j}.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 
 from ...egraph.terms.ops import iota, make, reduce
 from ...egraph.terms.term import Dim, Term
-from ...egraph.terms.traversal import all_dims, every_reduction, rebuild, reduces, rename_dims
+from ...egraph.terms.traversal import all_dims, at_place, every_reduction, rebuild, reduces, rename_dims
 
 
 def fresh_name(base: str, used: Collection[str]) -> str:
@@ -38,20 +38,6 @@ def unshadowed(root: Term) -> Term:
 
 def _hides(r: Term, dim: Dim) -> bool:
     return dim in r.dims and any(inner.attrs[1] == dim for inner in reduces(r.args[0]))
-
-
-def at_place(body: Term, dim: Dim, place: Term) -> Term:
-    """The body with another index where the dim is free."""
-    done: dict[Term, Term] = {iota(dim): place}
-
-    def visit(node: Term) -> Term:
-        if dim not in node.dims:
-            return node
-        if node not in done:
-            done[node] = make(node.op, tuple(map(visit, node.args)), node.attrs)
-        return done[node]
-
-    return visit(body)
 
 
 def with_fresh_bound_dims(terms: Sequence[Term], order: tuple[Dim, ...]) -> list[Term]:

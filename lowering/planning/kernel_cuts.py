@@ -33,7 +33,7 @@ from ..analysis.exact_products import rounded_sums, signature
 from ..analysis.nested_sums import reductions
 from ..analysis.relative_index import Table, relative_table
 from ..plan.records import NotPlannable, Store
-from ..plan.term_edits import at_place, renaming
+from ..plan.term_edits import renaming
 from .build_loops import peel
 from .kernel_shape import choose_kernel_shape
 from .normalize_terms import is_rescaled

@@ -16,7 +16,16 @@ from ...egraph.terms.index_simplify import floordiv, mod, simplify_index
 from ...egraph.terms.ops import const, eq, iota, make, mantissa, reduce, rescaled_sum, scale, scaled, sum_over, where
 from ...egraph.terms.printing import show
 from ...egraph.terms.term import FLOATS, Dim, Term
-from ...egraph.terms.traversal import all_dims, every_reduction, factors, rebuild, reduces, substitute, subterms
+from ...egraph.terms.traversal import (
+    all_dims,
+    at_place,
+    every_reduction,
+    factors,
+    rebuild,
+    reduces,
+    substitute,
+    subterms,
+)
 from ..analysis.data_indices import read_where_chosen as with_places_where_chosen
 from ..analysis.dim_roles import is_product, nodes_between, product_sides
 from ..analysis.nested_sums import (
@@ -34,7 +43,7 @@ from ..analysis.shared_sums import Cut, cut_of, distance_cut_of
 from ..masks.masked_weights import with_hidden_weights_left_out
 from ..plan.dtypes import HALVES
 from ..plan.records import Store
-from ..plan.term_edits import at_place, unshadowed, with_fresh_bound_dims
+from ..plan.term_edits import unshadowed, with_fresh_bound_dims
 from .planning_state import Planning, unused_name
 
 MAX_MERGED_SIZE = 256  # elements of two summed dims that become one: a tile holds them whole

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from onepass.egraph import Dim, RuleError, Tensor, TermError, also, constant, either, exists, given, recursive, rule
-from onepass.egraph.rewrite.guard import CLASSES, OPERATION_OF
+from onepass.egraph.rewrite.guard import CLASSES
 from onepass.egraph.rewrite.pattern import OPERATORS
 from onepass.egraph.rewrite.pattern_matcher import matches
 from onepass.egraph.terms.ops import MONOIDS, OPS, const, exp, iota, load, make, max_over, sum_over, var
