@@ -349,7 +349,7 @@ def bound_of_another_place(s: "j", c):
 
 @rule
 def blocks_that_leave_a_rest(s: "j", m: "monoid", b: "new dim", i: "new dim"):
-    """⊕_j s = ⊕_b ⊕_i s at j = b · |i| + i. Tempts: blocks tile a range. Wrong: a rest, where |i| does not divide |j|."""
+    """⊕_j s = ⊕_b ⊕_i s at j = b · |i| + i. Tempts: blocks tile a range. Wrong: where |i| leaves a rest of |j|."""
     return reduce(m, "j", s), reduce(m, b, reduce(m, i, at(s, "j", iota(b) * size_of(i) + iota(i))))
 
 
@@ -375,7 +375,7 @@ def mean_of_two_means(s: "j", a: "new dim", b: "new dim"):
 
 @rule(when=lambda a, b: in_two("j", a, b))
 def cut_behind_the_place(s: "j", a: "new dim", b: "new dim"):
-    """max_j s = max(max_a s, max_b s at j = b). Tempts: a cut in two. Wrong: the second part begins behind the first."""
+    """max_j s = max(max_a s, max_b s at j = b). Tempts: a cut in two. Wrong: b begins behind a."""
     return max_over("j", s), maximum(max_over(a, at(s, "j", iota(a))), max_over(b, at(s, "j", iota(b))))
 
 

@@ -142,7 +142,9 @@ GUARDS = {
     "rank": GuardRow("{0} has {1} to {2} dims", lambda x, least, most: least <= len(x.dims) <= most, None),
     "size_at_most": GuardRow("|{0}| ≤ {1}", lambda d, most: isinstance(d.size, int) and d.size <= most, None),
     "divisible": GuardRow("{1} divides |{0}|", lambda d, n: isinstance(d.size, int) and d.size % n == 0, None),
-    "in_blocks": GuardRow("|{0}| = |{1}| · |{2}|", lambda d, b, i: product([d.size]) == product([b.size, i.size]), None),
+    "in_blocks": GuardRow(
+        "|{0}| = |{1}| · |{2}|", lambda d, b, i: product([d.size]) == product([b.size, i.size]), None
+    ),
     "in_two": GuardRow("|{0}| = |{1}| + |{2}|", _in_two, None),
     "operation_of": GuardRow("{0} is the operation of {1}", lambda f, m: OPERATION_OF.get(m) == f, None),
     **{name: GuardRow(f"{{0}} is {name}", members.__contains__, None) for name, members in CLASSES.items()},

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..terms.sizes import term_of
 from ..terms.term import AttributeVariable, Dim, Term
-from ..terms.traversal import all_dims, at_place, rebuild
+from ..terms.traversal import all_dims, at_place, rebuild, reduces
 from .guard import GUARDS, Guard
 from .pattern import build
 from .rule import Rule
@@ -111,17 +111,22 @@ def rewrite(rule: Rule, target: Term, chosen: Mapping[str, object] | None = None
 def binding_of(rule: Rule, target: Term, chosen: Mapping[str, object]) -> Binding | None:
     """The binding with which the left side is the target, what is new is new, and all guards hold; None without."""
     binding = match(rule.left, target)
-    if binding is None or (rule.chosen and not _is_new(rule, target, chosen)):
+    if binding is None or (rule.chosen and not _is_new(rule, target, chosen, binding)):
         return None
     binding |= {name: chosen[name] for name in rule.chosen}
     return binding if all(holds(g, binding) for g in rule.guards) else None
 
 
-def _is_new(rule: Rule, target: Term, chosen: Mapping[str, Any]) -> bool:
-    """Whether all is chosen that the right side alone has: dims that are nowhere else, and indices."""
+def _is_new(rule: Rule, target: Term, chosen: Mapping[str, Any], binding: Binding) -> bool:
+    """Whether all is chosen that the right side alone has: indices, and dims that nothing binds or names around them.
+
+    A new dim may have the name of one that the target binds, where no dim of the left side is free inside.
+    """
     if not {*rule.chosen} <= chosen.keys():
         return False
     dims = [chosen[name] for name in rule.new_dims]
     indices = [chosen[name] for name in rule.chosen if name not in rule.new_dims]
-    taken = {*all_dims(target), *(d for index in indices for d in all_dims(index))}
+    bound = {value for value in binding.values() if isinstance(value, Dim)}
+    taken = {*target.dims, *bound, *(r.attrs[1] for r in reduces(target) if not bound.isdisjoint(r.dims))}
+    taken.update(d for index in indices for d in all_dims(index))
     return len({*dims}) == len(dims) and taken.isdisjoint(dims) and all(i.dtype == "int64" for i in indices)

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from ...egraph.rewrite.match import rewrite
 from ...egraph.terms.ops import iota, make, reduce
 from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import all_dims, at_place, every_reduction, rebuild, reduces, rename_dims
+from ...rules.demotion import reduction_in_blocks
 
 
 def fresh_name(base: str, used: Collection[str]) -> str:
@@ -38,6 +40,17 @@ def unshadowed(root: Term) -> Term:
 
 def _hides(r: Term, dim: Dim) -> bool:
     return dim in r.dims and any(inner.attrs[1] == dim for inner in reduces(r.args[0]))
+
+
+def in_blocks(whole: Term, blocks: Dim, inside: str) -> Term | None:
+    """A reduction as one over blocks of its dim, each of them reduced over a dim with this name, by the law; None where
+    blocks do not fill the dim.
+    """
+    dim = whole.attrs[1]
+    if not isinstance(dim.size, int) or not isinstance(blocks.size, int):
+        return None
+    chosen = {"dim b": blocks, "dim i": Dim(inside, dim.size // blocks.size)}
+    return rewrite(reduction_in_blocks, whole, chosen)
 
 
 def with_fresh_bound_dims(terms: Sequence[Term], order: tuple[Dim, ...]) -> list[Term]:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import reduce as reduce_by
-from math import inf
 from operator import mul
 
+from ...egraph.rewrite.match import rewrite
 from ...egraph.terms.index_simplify import floordiv, mod, simplify_index
-from ...egraph.terms.ops import const, eq, iota, make, mantissa, reduce, rescaled_sum, scale, scaled, sum_over, where
+from ...egraph.terms.ops import const, iota, make, mantissa, reduce, scale, scaled, sum_over
 from ...egraph.terms.printing import show
 from ...egraph.terms.term import FLOATS, Dim, Term
 from ...egraph.terms.traversal import (
@@ -26,6 +26,7 @@ from ...egraph.terms.traversal import (
     substitute,
     subterms,
 )
+from ...rules.demotion import states_by_their_numbers
 from ..analysis.data_indices import read_where_chosen as with_places_where_chosen
 from ..analysis.dim_roles import is_product, nodes_between, product_sides
 from ..analysis.nested_sums import (
@@ -43,7 +44,7 @@ from ..analysis.shared_sums import Cut, cut_of, distance_cut_of
 from ..masks.masked_weights import with_hidden_weights_left_out
 from ..plan.dtypes import HALVES
 from ..plan.records import Store
-from ..plan.term_edits import unshadowed, with_fresh_bound_dims
+from ..plan.term_edits import in_blocks, unshadowed, with_fresh_bound_dims
 from .planning_state import Planning, unused_name
 
 MAX_MERGED_SIZE = 256  # elements of two summed dims that become one: a tile holds them whole
@@ -412,15 +413,12 @@ def with_flattened_dims_split(root: Term) -> Term:
 
 
 def _split(r: Term, size: int, names: set[str]) -> Term:
-    monoid, dim = r.attrs
+    dim = r.attrs[1]
     outer = Dim(unused_name(f"{dim.name}_outer", names), dim.size // size)
-    inner = Dim(unused_name(f"{dim.name}_inner", names), size)
-    index = iota(outer) * const(size) + iota(inner)
-    part = reduce(monoid, inner, simplify_index(at_place(r.args[0], dim, index)))
-    if monoid != "rescaled":
-        return reduce(monoid, outer, part)
-    present = where(eq(scale(part), const(-inf)), const(0.0), mantissa(part))  # the mantissa of no elements is NaN
-    return rescaled_sum(outer, scale(part), present)
+    made = in_blocks(r, outer, unused_name(f"{dim.name}_inner", names))
+    if made is not None and is_rescaled(r):
+        made = rewrite(states_by_their_numbers, made)
+    return r if made is None else simplify_index(made)
 
 
 def _inner_size(r: Term) -> int | None:

@@ -14,7 +14,19 @@ from functools import cache
 from time import thread_time
 
 from ...egraph.rewrite.guard import Guard
-from ...egraph.terms.ops import MONOIDS, OPERATION_OF, const, iota, make, max_over, maximum, reduce, size_of, sum_over, var
+from ...egraph.terms.ops import (
+    MONOIDS,
+    OPERATION_OF,
+    const,
+    iota,
+    make,
+    max_over,
+    maximum,
+    reduce,
+    size_of,
+    sum_over,
+    var,
+)
 from ...egraph.terms.term import PAIR, Dim, Term
 from ...egraph.terms.traversal import reduces, substitute, subterms
 from . import theorems
