@@ -84,8 +84,10 @@ def _in_range(x: Term, size: Term) -> bool:
 
 
 def _in_two(dim: Dim, one: Dim, other: Dim) -> bool:
-    whole, *parts = (affine(term_of(d.size)) for d in (dim, one, other))
-    return whole == combine(*parts, 1)
+    if None in (dim.size, one.size, other.size):
+        return False
+    whole, first, second = (affine(term_of(d.size)) for d in (dim, one, other))
+    return whole == combine(first, second, 1)
 
 
 def _within(x: Term, dtype: str) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..terms.sizes import term_of
-from ..terms.term import AttributeVariable, Dim, Term
+from ..terms.term import AttributeVariable, Dim, Term, TermError
 from ..terms.traversal import all_dims, at_place, rebuild, reduces
 from .guard import GUARDS, Guard
 from .pattern import build
@@ -106,6 +106,14 @@ def rewrite(rule: Rule, target: Term, chosen: Mapping[str, object] | None = None
     """
     binding = binding_of(rule, target, chosen or {})
     return None if binding is None else instantiate(rule.right, binding)
+
+
+def applied(rule: Rule, target: Term, chosen: Mapping[str, object] | None = None) -> Term:
+    """As `rewrite`, for a rule that applies. Raises TermError where it does not."""
+    made = rewrite(rule, target, chosen)
+    if made is None:
+        raise TermError(f"{rule.name} does not apply to {target} with {dict(chosen or {})}")
+    return made
 
 
 def binding_of(rule: Rule, target: Term, chosen: Mapping[str, object]) -> Binding | None:

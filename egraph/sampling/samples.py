@@ -47,7 +47,8 @@ LARGEST_SIZE = 40  # that is drawn because it is a constant of the rule, or near
 JUMPS = ("floor", "floordiv", "mod", "log", "log2", "log1p")
 DTYPES = ("float32", "float64", "bfloat16", "float16", "int64", "bool")
 NAMES = ("part0", "part1")  # of tensors that are stored between kernels
-SIZES_OF = {"in_blocks": prod, "in_two": sum}  # guard: the size of its first dim, from those of the others
+# Guard: the size of its first dim, from those of the others.
+SIZES_OF: dict[str, Callable] = {"in_blocks": prod, "in_two": sum}
 OTHER_DIM = "which the rule does not name: a law holds along every other dim, too"
 
 

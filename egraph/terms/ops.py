@@ -280,7 +280,7 @@ def make(op: str, args: tuple[Term, ...] = (), attrs: tuple = ()) -> Term:
     if row.arity is not None and len(args) != row.arity:
         raise TermError(f"{op} takes {row.arity} operands, got {len(args)}")
     if op in ("only", "folded") and isinstance(attrs[0], str):
-        made = _by_monoid(op, *args, attrs[0])
+        made = _by_monoid(op, args, attrs[0])
         if made is not None:
             return made
     dims = frozenset().union(*(a.dims for a in args))
@@ -291,14 +291,17 @@ def make(op: str, args: tuple[Term, ...] = (), attrs: tuple = ()) -> Term:
     return Term(op, args, attrs, dims=dims, dtype=_dtype(row, args, attrs))
 
 
-def _by_monoid(op: str, one: Term, other: Term, monoid: str) -> Term | None:
+def _by_monoid(op: str, args: tuple[Term, ...], monoid: str) -> Term | None:
     """What `only` and `folded` are for a monoid; None for a variable that stands for a state. Raises TermError."""
+    one, other = args
     if monoid != "rescaled":
         absent = const(MONOIDS[monoid].identity)
         return make(OPERATION_OF[monoid], (one, other)) if op == "folded" else make("where", (one, other, absent))
     if op == "only" and other.op == "scaled":
         score, weight = other.args
         return make("scaled", (make("where", (one, score, const(-inf))), weight))
+    if op == "only" and other.op == "reduce" and other.attrs[1] not in one.dims:
+        return make("reduce", (make("only", (one, *other.args), (monoid,)),), other.attrs)
     if op == "only" and other.op == "var":
         return None
     raise TermError(f"no operation of terms is {op} for the states {other}")
