@@ -11,9 +11,9 @@ from math import inf
 from ..egraph import foldable, in_blocks, in_two, rule
 from ..egraph.terms.ops import (
     at,
+    combined,
     const,
     eq,
-    folded,
     iota,
     mantissa,
     only,
@@ -43,7 +43,7 @@ def reduction_in_blocks(s: "j", m: "monoid", b: "new dim", i: "new dim"):
 def reduction_cut_in_two(s: "j", m: "monoid", a: "new dim", b: "new dim"):
     """⊕_j s = (⊕_a s at j = a) ⊕ (⊕_b s at j = |a| + b) when |j| = |a| + |b|, for every monoid ⊕ with an operation"""
     before, behind = at(s, "j", iota(a)), at(s, "j", size_of(a) + iota(b))
-    return reduce(m, "j", s), folded(m, reduce(m, a, before), reduce(m, b, behind))
+    return reduce(m, "j", s), combined(m, reduce(m, a, before), reduce(m, b, behind))
 
 
 @rule

@@ -84,7 +84,7 @@ def _only(node: Term, parts: Sequence[Part]) -> Part:
     return f"({parts[1][0]} where {parts[0][0]})", ATOM
 
 
-def _folded(_: Term, parts: Sequence[Part]) -> Part:
+def _combined(_: Term, parts: Sequence[Part]) -> Part:
     return f"{_enclosed(parts[0], PRODUCT)} ⊕ {_enclosed(parts[1], PRODUCT)}", SUM
 
 
@@ -120,7 +120,7 @@ _WRITERS: dict[str, Callable[[Term, Sequence[Part]], Part]] = {
     "size": _size,
     "at": _at,
     "only": _only,
-    "folded": _folded,
+    "combined": _combined,
     **dict.fromkeys(("iota", "var", "again"), _name),
     **dict.fromkeys(("cast", "apply"), _attribute_called),
     **dict.fromkeys(("exists", "recursive"), _bound_pattern),

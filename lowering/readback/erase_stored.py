@@ -62,9 +62,9 @@ def erasing(term: Term) -> Derivation:
     current = term
     while (node := next((n for n in subterms(current) if n.op == "stored"), None)) is not None:
         after = substitute(current, {node: node.args[0]})
-        binding = binding_text(match(read_of_stored.left, node) or {})
+        shown = binding_text(match(read_of_stored.left, node) or {})
         place = path_to(current, node)
-        steps.append(DerivationStep(read_of_stored.name, FORWARD, place, binding, current, after, everywhere=True))
+        steps.append(DerivationStep(read_of_stored.name, FORWARD, place, shown, current, after, everywhere=True))
         current = after
     while (found := next(filter(None, map(_of_a_whole, subterms(current))), None)) is not None:
         node, whole, law, binding = found

@@ -83,14 +83,13 @@ def _of_parts(node: Term) -> Guess | None:
     if score.op != "where":
         return None
     condition, kept, _ = score.args
-    own, others = [], []
-    for one in literals(condition):
-        (own if one.op == "eq" and one.args[1] is iota(part) and one.args[0].op == "mod" else others).append(one)
+    every = literals(condition)
+    own = [one for one in every if one.op == "eq" and one.args[1] is iota(part) and one.args[0].op == "mod"]
     if len(own) != 1:
         return None
     identity = const(MONOIDS[monoid].identity[0] if monoid == "rescaled" else MONOIDS[monoid].identity)
-    for one in reversed(others):
-        kept = make("where", (one, kept, identity))
+    for other in (one for one in every if one is not own[0]):
+        kept = make("where", (other, kept, identity))
     body = make("scaled", (kept, *weight)) if weight else kept
     return make("reduce", (body,), inner.attrs), {"c": own[0].args[0].args[0], "dim p": part}
 

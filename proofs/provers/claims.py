@@ -28,10 +28,8 @@ def cases(rule: Rule) -> Iterator[Rule]:
     """The rule for every choice of monoids for its variables; and with each pair of dims made one dim."""
     for name, kind in rule.variables:
         if kind == "monoid":
-            about = [g for g in rule.guards if g.kind in CLASSES and g.operands == (AttributeVariable(name),)]
-            others = replace(rule, guards=tuple(g for g in rule.guards if g not in about))
-            for monoid in (m for m in MONOIDS if all(m in CLASSES[g.kind] for g in about)):
-                yield from cases(_with_monoid(others, name, monoid))
+            for monoid, guards in _monoids(rule, name):
+                yield from cases(_with_monoid(replace(rule, guards=guards), name, monoid))
             return
     yield rule
     every = dict.fromkeys((*all_dims(rule.left), *all_dims(rule.right)))
@@ -39,6 +37,13 @@ def cases(rule: Rule) -> Iterator[Rule]:
     for n, dim in enumerate(dims):
         for other in dims[:n]:
             yield _with_one_dim(rule, {dim: other})
+
+
+def _monoids(rule: Rule, name: str) -> Iterator[tuple[str, tuple[Guard, ...]]]:
+    """The monoids that a variable stands for, by the guards about it, each with the other guards."""
+    about = [g for g in rule.guards if g.kind in CLASSES and g.operands == (AttributeVariable(name),)]
+    others = tuple(g for g in rule.guards if g not in about)
+    yield from ((m, others) for m in MONOIDS if all(m in CLASSES[g.kind] for g in about))
 
 
 def _with_monoid(rule: Rule, name: str, monoid: str) -> Rule:

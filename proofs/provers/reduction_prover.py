@@ -17,6 +17,8 @@ from ...egraph.rewrite.guard import Guard
 from ...egraph.terms.ops import (
     MONOIDS,
     OPERATION_OF,
+    at,
+    combined,
     const,
     iota,
     make,
@@ -40,6 +42,20 @@ MAX_TERMS_OF_A_SIDE = 40
 NOT_EMPTY = "ranges are not empty"
 FIXED, PROMOTE, NONEMPTY = "Homomorphism.fixed", "Homomorphism.promote", "Homomorphism.promote_nonempty"
 NEEDS_SIGNS = ("log", "log2", "log1p", "sqrt", "rsqrt", "pow", "abs")  # operations that depend on a sign
+
+# Guard about sizes: a theorem, and what it makes a whole reduction of, from monoid, body, dim, and the guard's parts.
+DIVIDED: dict[str, tuple[str, Callable[..., Term]]] = {
+    "in_blocks": (
+        "Monoid.tile",
+        lambda m, x, j, b, i: reduce(m, b, reduce(m, i, at(x, j, iota(b) * size_of(i) + iota(i)))),
+    ),
+    "in_two": (
+        "Monoid.split",
+        lambda m, x, j, a, b: combined(
+            m, reduce(m, a, at(x, j, iota(a))), reduce(m, b, at(x, j, size_of(a) + iota(b)))
+        ),
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -232,17 +248,16 @@ class Reductions:
         return TheoremStep(tuple(names), after, forward, backward) if forward or backward else None
 
     def _at(self, node: Term, inside: bool) -> Iterator[TheoremStep]:
+        yield from self._whole(node)
         if node.op == "reduce":
             yield from self._pulled(node)
             yield from self._split(node)
             yield from self._exchanged(node)
-            yield from self._whole(node)
             yield from self._one_of_parts(node)
         elif node.op in ("scale", "mantissa"):
             yield from self._two_passes(node)
         elif not node.dtype.startswith(PAIR):  # no theorem is about functions whose result is a state
             yield from self._joined(node)
-            yield from self._whole_of_two(node)
             yield from self._fixed(node)
             if inside:
                 yield from self._pushed(node)
@@ -358,31 +373,15 @@ class Reductions:
                 yield TheoremStep(("Monoid.fubini",), after, True, True)
 
     def _whole(self, node: Term) -> Iterator[TheoremStep]:
-        """⊕_b ⊕_i x at j = b · |i| + i is ⊕_j x, if |j| = |b| · |i|."""
-        (monoid, blocks), (inner,) = node.attrs, node.args
-        if inner.op == "reduce" and inner.attrs[0] == monoid and inner.args[0].op == "at":
-            inside, (x, place), (dim,) = inner.attrs[1], inner.args[0].args, inner.args[0].attrs
-            in_order = place is iota(blocks) * size_of(inside) + iota(inside)
-            if in_order and self._sized("in_blocks", dim, blocks, inside) and not self._any_depends(x, blocks, inside):
-                if applies("Monoid.tile", monoid):
-                    yield TheoremStep(("Monoid.tile",), reduce(monoid, dim, x), True, True)
-
-    def _whole_of_two(self, node: Term) -> Iterator[TheoremStep]:
-        """(⊕_a x at j = a) ⊕ (⊕_b x at j = |a| + b) is ⊕_j x, if |j| = |a| + |b|."""
-        if len(node.args) != 2 or any(a.op != "reduce" or a.args[0].op != "at" for a in node.args):
-            return
-        (monoid, first), (other, second) = (a.attrs for a in node.args)
-        one, behind = (a.args[0] for a in node.args)
-        (x, place), (dim,), (y, further) = one.args, one.attrs, behind.args
-        in_order = place is iota(first) and further is size_of(first) + iota(second)
-        alike = monoid == other and x is y and dim == behind.attrs[0] and OPERATION_OF.get(monoid) == node.op
-        if alike and in_order and self._sized("in_two", dim, first, second) and not self._any_depends(x, first, second):
-            if applies("Monoid.split", monoid):
-                yield TheoremStep(("Monoid.split",), reduce(monoid, dim, x), True, True)
-
-    def _sized(self, kind: str, *dims: Dim) -> bool:
-        """Whether a guard of this kind is about these dims."""
-        return Guard(kind, dims) in self.sized
+        """What reductions over parts of a dim are together: the reduction over the dim, whose size a guard divides."""
+        for guard in self.sized:
+            theorem, divided = DIVIDED[guard.kind]
+            dim, *parts = guard.operands
+            for monoid, x in {(r.attrs[0], r.args[0].args[0]) for r in reduces(node) if r.args[0].op == "at"}:
+                if (guard.kind == "in_two" and monoid not in OPERATION_OF) or self._any_depends(x, *parts):
+                    continue
+                if node is divided(monoid, x, dim, *parts) and applies(theorem, monoid):
+                    yield TheoremStep((theorem,), reduce(monoid, dim, x), True, True)
 
     def _any_depends(self, x: Term, *dims: Dim) -> bool:
         return any(self.depends(x, dim) for dim in dims)
