@@ -7,16 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from ...egraph.rewrite.match import rewrite
+from ...egraph.rewrite.match import applied
 from ...egraph.terms.ops import iota, make, reduce
 from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import all_dims, at_place, every_reduction, rebuild, reduces, rename_dims
-from ...rules.demotion import reduction_in_blocks
+from ...rules.demotion import reduction_in_blocks, states_by_their_numbers
 
 
 def fresh_name(base: str, used: Collection[str]) -> str:
     """The first of base_0, base_1, ... that is not used."""
     return next(name for k in range(len(used) + 1) if (name := f"{base}_{k}") not in used)
+
+
+def unused_name(name: str, names: Collection[str]) -> str:
+    """The name, with a number behind it if it is among the names."""
+    return next(n for k in range(len(names) + 1) if (n := f"{name}{k or ''}") not in names)
 
 
 def unshadowed(root: Term) -> Term:
@@ -42,15 +47,17 @@ def _hides(r: Term, dim: Dim) -> bool:
     return dim in r.dims and any(inner.attrs[1] == dim for inner in reduces(r.args[0]))
 
 
-def in_blocks(whole: Term, blocks: Dim, inside: str) -> Term | None:
-    """A reduction as one over blocks of its dim, each of them reduced over a dim with this name, by the law; None where
-    blocks do not fill the dim.
+def in_blocks(whole: Term, count: int, names: Collection[str], roles: tuple[str, str]) -> Term | None:
+    """A reduction as one over so many blocks of its dim, each of them reduced, by the law; None where they do not fill
+    it. Of states the outer one folds their numbers, which can be stored. roles: of the dims, in their names.
     """
     dim = whole.attrs[1]
-    if not isinstance(dim.size, int) or not isinstance(blocks.size, int):
+    if not isinstance(dim.size, int) or dim.size % count:
         return None
-    chosen = {"dim b": blocks, "dim i": Dim(inside, dim.size // blocks.size)}
-    return rewrite(reduction_in_blocks, whole, chosen)
+    sizes = zip(roles, (count, dim.size // count), strict=True)
+    blocks, inside = (Dim(unused_name(f"{dim.name}_{role}", names), size) for role, size in sizes)
+    made = applied(reduction_in_blocks, whole, {"dim b": blocks, "dim i": inside})
+    return made if whole.attrs[0] != "rescaled" else applied(states_by_their_numbers, made)
 
 
 def with_fresh_bound_dims(terms: Sequence[Term], order: tuple[Dim, ...]) -> list[Term]:

@@ -38,7 +38,7 @@ from ..plan.term_edits import in_blocks, renaming
 from .build_loops import peel
 from .kernel_shape import choose_kernel_shape
 from .normalize_terms import is_rescaled
-from .planning_state import Planning, StoredPart, unused_name
+from .planning_state import Planning, StoredPart
 from .reshape_dims import with_rows_as_one
 from .tabulate_lookups import lookup_table_of
 
@@ -74,18 +74,17 @@ def split_chosen(planning: Planning) -> Planning:
     columns.
     """
     for name, dim, count in planning.choice.split:
-        store = planning.stores[planning.index(name)]
+        before, store = planning, planning.stores[planning.index(name)]
         whole = next((r for r in reduces(store.term) if r.attrs[1] == dim and not is_rescaled(r)), None)
         taken = {d.name for term in planning.terms for d in all_dims(term)}
-        blocks, inside = Dim(unused_name(f"{dim.name}_part", taken), count), unused_name(f"{dim.name}_rest", taken)
-        total = whole and in_blocks(whole, blocks, inside)
+        total = None if whole is None else in_blocks(whole, count, taken, ("part", "rest"))
         if whole is None or total is None:
             raise NotPlannable(f"{name} has no reduction over {dim} in {count} parts")
         why = f"is reduced in {count} parts of {dim} by the law {reduction_in_blocks.name}: more programs share it"
-        before, block = planning, total.args[0]
-        planning, read = planning.with_load(block, planning.index(name), why, (blocks, *store.order))
-        planning = planning.with_replaced({name}, {whole: substitute(total, {block: read})})
-        planning = planning.with_saving([block], before, by_cost=True)
+        order = (total.attrs[1], *store.order)
+        planning, read = planning.with_load(total.args[0], planning.index(name), why, order)
+        planning = planning.with_replaced({name}, {whole: substitute(total, {total.args[0]: read})})
+        planning = planning.with_saving(total.args, before, by_cost=True)
     return choose_kernel_shape(planning) if planning.choice.split else planning
 
 

@@ -11,7 +11,6 @@ from dataclasses import replace
 from functools import reduce as reduce_by
 from operator import mul
 
-from ...egraph.rewrite.match import rewrite
 from ...egraph.terms.index_simplify import floordiv, mod, simplify_index
 from ...egraph.terms.ops import const, iota, make, mantissa, reduce, scale, scaled, sum_over
 from ...egraph.terms.printing import show
@@ -26,7 +25,6 @@ from ...egraph.terms.traversal import (
     substitute,
     subterms,
 )
-from ...rules.demotion import states_by_their_numbers
 from ..analysis.data_indices import read_where_chosen as with_places_where_chosen
 from ..analysis.dim_roles import is_product, nodes_between, product_sides
 from ..analysis.nested_sums import (
@@ -45,7 +43,7 @@ from ..masks.masked_weights import with_hidden_weights_left_out
 from ..plan.dtypes import HALVES
 from ..plan.records import Store
 from ..plan.term_edits import in_blocks, unshadowed, with_fresh_bound_dims
-from .planning_state import Planning, unused_name
+from .planning_state import Planning
 
 MAX_MERGED_SIZE = 256  # elements of two summed dims that become one: a tile holds them whole
 MAX_UNROLLED_SIZE = 4  # elements of a summed dim that is unrolled, such as the coordinates of a point
@@ -409,16 +407,13 @@ def with_flattened_dims_split(root: Term) -> Term:
     and another one by the remainder. With two dims, a product of what the two read is a product of matrices again.
     """
     names = {d.name for d in all_dims(root)}
-    return _with_reductions(root, lambda r: _split(r, size, names) if (size := _inner_size(r)) is not None else r)
 
+    def change(r: Term) -> Term:
+        size = _inner_size(r)
+        made = None if size is None else in_blocks(r, r.attrs[1].size // size, names, ("outer", "inner"))
+        return r if made is None else simplify_index(made)
 
-def _split(r: Term, size: int, names: set[str]) -> Term:
-    dim = r.attrs[1]
-    outer = Dim(unused_name(f"{dim.name}_outer", names), dim.size // size)
-    made = in_blocks(r, outer, unused_name(f"{dim.name}_inner", names))
-    if made is not None and is_rescaled(r):
-        made = rewrite(states_by_their_numbers, made)
-    return r if made is None else simplify_index(made)
+    return _with_reductions(root, change)
 
 
 def _inner_size(r: Term) -> int | None:
