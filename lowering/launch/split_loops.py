@@ -57,7 +57,8 @@ class SplitKernel:
         over = ", ".join(str(loop.dim) for loop in self.first.loops)
         monoids = dict.fromkeys(a.monoid for loop in self.last.loops for a in loop.accumulators)
         kinds = " and ".join(PLURAL.get(monoid, monoid) for monoid in monoids)
-        return f"{over} shared out over programs, whose states, {kinds}, {self.last.name} merges"
+        merged = f"{self.last.name} merges by the law {reduction_in_parts.name}"
+        return f"{over} shared out over programs, whose states, {kinds}, {merged}"
 
 
 def chunk_count(
