@@ -117,13 +117,13 @@ def described(plan: Plan, kernel: Kernel, sizes: Sizes | None = None, device: Ho
 
 
 def _saved_by_parts(found: Sequence[KernelEstimate], whole: Sequence[KernelEstimate]) -> str:
-    """What a kernel saves by parts of its loops; "" of one that runs whole."""
+    """In how many parts a kernel does its loops, by which law, and what that saves; "" of one that runs whole."""
     counts = [resolve(loop.part.size, one.sizes) for one in found for loop in one.kernel.loops if loop.part]
-    if not counts or any(one.estimate.why for one in whole):
+    if not counts:
         return ""
-    one_part, several = (sum(e.estimate.seconds for e in estimates) for estimates in (whole, found))
-    times = f"in one it would take {one_part / several:.3g} times as long"
-    return f"; in {max(counts)} parts by the law {reduction_in_parts.name}: {times}"
+    share = 0.0 if any(one.estimate.why for one in whole) else total_seconds(whole) / total_seconds(found)
+    times = f": in one it would take {share:.3g} times as long" if share > 1 else ""
+    return f"; in {max(counts)} parts by the law {reduction_in_parts.name}{times}"
 
 
 def total_seconds(launches: Sequence[KernelEstimate]) -> float:
