@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from ...egraph.rewrite.match import rewrite
+from ...egraph.rewrite.match import applied, rewrite
 from ...egraph.rewrite.rule import Rule
 from ...egraph.terms.index_simplify import simplify_index
 from ...egraph.terms.ops import MONOIDS, const, iota, make
@@ -30,13 +30,28 @@ class WholeReductions(Canonical):
         self.laws: dict[str, None] = {}
 
     def replaced(self, node: Term) -> Term | None:
-        """The canonical reduction for one that is done in parts of parts; None for any other node."""
-        if node.op != "reduce":
-            return None
+        """The canonical reduction for one that is done in parts of parts, and the scale of one; None for other nodes."""
+        if node.op == "scale":
+            return self._scale(node)
+        return self._reduction(node) if node.op == "reduce" else None
+
+    def _reduction(self, node: Term) -> Term:
         current = named(node)
         while (found := self._whole(current)) is not None:
             current = found
         return current
+
+    def _scale(self, node: Term) -> Term | None:
+        """The scale of states for one of their numbers, of which a canonical term has no mantissa."""
+        (state,) = node.args
+        if state.op != "reduce" or state.args[0].op != "scaled" or state.args[0].args[0].op != "scale":
+            return None
+        states = make("reduce", state.args[0].args[0].args, state.attrs)
+        by_numbers = make("scale", (applied(states_by_their_numbers, states),))
+        if not _are_one(by_numbers, node):
+            return None
+        self.laws[states_by_their_numbers.name] = None
+        return Canonical()(make("scale", (self._reduction(states),)))
 
     def _whole(self, node: Term) -> Term | None:
         for law, whole, chosen in guesses(node):
