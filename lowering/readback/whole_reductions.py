@@ -30,7 +30,7 @@ class WholeReductions(Canonical):
         self.laws: dict[str, None] = {}
 
     def replaced(self, node: Term) -> Term | None:
-        """The canonical reduction for one that is done in parts of parts, and the scale of one; None for other nodes."""
+        """The canonical reduction for one that is done in parts, and the scale of one; None for other nodes."""
         if node.op == "scale":
             return self._scale(node)
         return self._reduction(node) if node.op == "reduce" else None

@@ -33,6 +33,7 @@ from onepass.lowering.launch.split_loops import (
     chunk_count,
     chunk_sizes,
     split_kernel,
+    split_to_run,
     wanted_chunks,
     with_split_kernels,
 )
@@ -40,6 +41,7 @@ from onepass.lowering.plan.kernel_config import TritonConfig
 from onepass.lowering.plan.launch_facts import Facts
 from onepass.lowering.plan.records import Store
 from onepass.lowering.planning.planner import plan_stores
+from onepass.lowering.readback import check_plan
 from onepass.lowering.tiled.executor import tiled_results
 from onepass.lowering.triton.default_config import of_few_rows
 from onepass.lowering.triton.kernel import emit
@@ -324,3 +326,15 @@ def test_a_dim_of_one_place_is_no_row_where_another_could_be():
     (kernel,) = plan_stores([Store(*made)]).kernels
     assert kernel.rows.size > 1 and len({*kernel.held, kernel.rows}) == 2
     agree(made, tolerance=1e-4)
+
+
+@pytest.mark.parametrize("name", ["plain", "causal", "a bias"])
+def test_what_the_two_kernels_compute_is_the_whole_by_laws_and_not_at_samples(name, monkeypatch):
+    """For all lengths and any chunks; nothing is left to compare in numbers."""
+    options = {"plain": {}, "causal": {"causal": True}, "a bias": {"bias": True}}[name]
+    (kernel,) = plan_stores([Store(*attention(5, 77, **options))]).kernels
+    compared = []
+    monkeypatch.setattr(check_plan, "demand_equal", lambda plan, pairs: compared.append(pairs))
+    split_to_run.cache_clear()
+    assert split_to_run(kernel) is not None and compared == [[]]
+    assert str(split_to_run(kernel)).endswith("kernel0_merged merges by the law reduction_in_parts")
