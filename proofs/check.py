@@ -12,12 +12,13 @@ from time import perf_counter, thread_time
 
 from ..egraph.rewrite.rule import Restriction, Rule, RuleError, refuse_bad
 from ..egraph.sampling.compare_sides import bitwise_in
+from ..egraph.sampling.samples import SIZES_OF
 from ..egraph.terms.term import Term, TermError
 from ..egraph.terms.traversal import all_dims, reduces, subterms
 from .provers import dtypes, index_prover
 from .provers.case_analysis import compare
 from .provers.choices import by_value
-from .provers.claims import FINITE, FINITE_BACKWARD, cases, facts_of
+from .provers.claims import FINITE, FINITE_BACKWARD, cases, constant_along_new_dims, facts_of
 from .provers.reduction_prover import NOT_EMPTY, Proof, Reductions
 from .refute import search
 from .solver_witness import counterexample_of_solver
@@ -153,7 +154,9 @@ def sides_agree(rule: Rule, restriction: Restriction, both: bool, deadline: floa
     facts = facts_of(rule, restriction)
     if reduces(rule.left) or reduces(rule.right):
         still = frozenset(g.operands for g in rule.guards if g.kind == "independent")
-        proved = Reductions(facts, still, facts.literals, deadline).prove(rule.left, rule.right, both)
+        still |= frozenset(constant_along_new_dims(rule))
+        sized = frozenset(g for g in rule.guards if g.kind in SIZES_OF)
+        proved = Reductions(facts, still, facts.literals, deadline, sized).prove(rule.left, rule.right, both)
         parts = None if proved.forward else by_value(rule)
         return proved if parts is None else _joined(parts, restriction, both, deadline)
     found = compare(rule.left, rule.right, facts, deadline)

@@ -5,11 +5,14 @@ The docstring of a rule says what it claims, why it tempts, and where it fails. 
 
 from math import inf
 
-from ..egraph import constant, float_dtype, has_dtype, independent, nonzero, not_constant, rule
+from ..egraph import constant, float_dtype, has_dtype, in_blocks, in_two, independent, nonzero, not_constant, rule
 from ..egraph.terms.ops import (
+    at,
     cast,
     const,
+    eq,
     exp,
+    iota,
     le,
     log,
     logical_not,
@@ -18,9 +21,11 @@ from ..egraph.terms.ops import (
     max_over,
     maximum,
     minimum,
+    only,
     reduce,
     rescaled_sum,
     scale,
+    size_of,
     sqrt,
     sum_over,
     tanh,
@@ -340,6 +345,44 @@ def empty_sum_bounded_below(x: "k"):
 def bound_of_another_place(s: "j", c):
     """max_j min(s, c) = min(max_j min(s, c), c). Tempts: every element is below c. Wrong: each below its own."""
     return max_over("j", minimum(s, c)), minimum(max_over("j", minimum(s, c)), c)
+
+
+@rule
+def blocks_that_leave_a_rest(s: "j", m: "monoid", b: "new dim", i: "new dim"):
+    """⊕_j s = ⊕_b ⊕_i s at j = b · |i| + i. Tempts: blocks tile a range. Wrong: where |i| leaves a rest of |j|."""
+    return reduce(m, "j", s), reduce(m, b, reduce(m, i, at(s, "j", iota(b) * size_of(i) + iota(i))))
+
+
+@rule(when=lambda b, i: in_blocks("j", b, i))
+def blocks_that_overlap(s: "j", m: "monoid", b: "new dim", i: "new dim"):
+    """⊕_j s = ⊕_b ⊕_i s at j = b + i. Tempts: right of a maximum of one block. Wrong: blocks begin |i| apart."""
+    return reduce(m, "j", s), reduce(m, b, reduce(m, i, at(s, "j", iota(b) + iota(i))))
+
+
+@rule(when=lambda b, i: in_blocks("j", b, i))
+def sums_of_blocks_by_their_maximum(s: "j", b: "new dim", i: "new dim"):
+    """Σ_j s = max_b Σ_i s at j = b · |i| + i. Tempts: one block. Wrong: two operations are not associative together."""
+    blocks = sum_over(i, at(s, "j", iota(b) * size_of(i) + iota(i)))
+    return sum_over("j", s), max_over(b, blocks)
+
+
+@rule(when=lambda a, b: in_two("j", a, b))
+def mean_of_two_means(s: "j", a: "new dim", b: "new dim"):
+    """Σ_j s = (Σ_a s + Σ_b s) / 2. Tempts: as a mean of two equal parts. Wrong: a mean is not associative."""
+    before, behind = at(s, "j", iota(a)), at(s, "j", size_of(a) + iota(b))
+    return sum_over("j", s), (sum_over(a, before) + sum_over(b, behind)) * 0.5
+
+
+@rule(when=lambda a, b: in_two("j", a, b))
+def cut_behind_the_place(s: "j", a: "new dim", b: "new dim"):
+    """max_j s = max(max_a s, max_b s at j = b). Tempts: a cut in two. Wrong: b begins behind a."""
+    return max_over("j", s), maximum(max_over(a, at(s, "j", iota(a))), max_over(b, at(s, "j", iota(b))))
+
+
+@rule
+def parts_that_leave_a_rest(s: "j", m: "monoid", c: "new index", p: "new dim"):
+    """⊕_j s = ⊕_p ⊕_j (s where c = p). Tempts: an element is in one part. Wrong: in none, where c is beyond |p|."""
+    return reduce(m, "j", s), reduce(m, p, reduce(m, "j", only(m, eq(c, iota(p)), s)))
 
 
 ZOO = tuple(value for value in list(globals().values()) if type(value).__name__ == "Rule")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from inspect import signature
 from math import log, pi, sqrt
 
-from ..terms.ops import OPS, cast, const, eq, exp, le, lt, make, power, var, where
+from ..terms.ops import OF_LAWS, OPS, cast, const, eq, exp, le, lt, make, power, var, where
 from ..terms.ops import log as logarithm
 from ..terms.printing import show
 from ..terms.term import FLOATS, Term
@@ -71,6 +71,7 @@ _ROWS = (
     Partials("iota", _constant),
     Partials("size", _constant),
     Partials("var", why="a pattern variable has no derivative"),
+    *(Partials(name, why="a law is written with it, and no term has it") for name in OF_LAWS),
     Partials("load", why="a load is transposed, not multiplied"),
     Partials("reduce", why="a reduction's derivative depends on its monoid: REDUCTIONS"),
     Partials("scaled", why=STATE),

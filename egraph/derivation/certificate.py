@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from ..rewrite.match import Binding, holds, instantiate, match
+from ..rewrite.match import Binding, binding_of, holds, instantiate, match
+from ..rewrite.pattern_expansion import filled
 from ..rewrite.rule import Rule
 from ..rewrite.serialization import from_json, to_json
 from ..terms.affine import affine, bounds, combine, to_term
@@ -257,6 +258,11 @@ def _not_an_instance(step: DerivationStep, old: Term, new: Term, rules: Mapping[
     binding = match(rule.left, left)
     if binding is None:
         return f"{show(left)} is no instance of the left side {show(rule.left)}"
+    if rule.chosen:
+        attributes = {name: value for name, value in binding.items() if isinstance(value, str)}
+        binding = binding_of(rule, left, match(filled(rule.right, attributes), right, binding) or {})
+        if binding is None:
+            return f"{show(right)} has nothing new that fits the right side {show(rule.right)}"
     for guard in rule.guards:
         if not holds(guard, binding):
             return f"guard «{guard}» does not hold for {dict(binding_text(binding))}"

@@ -36,9 +36,12 @@ class DerivationLimits:
 
 
 def derive(start: Term, goal: Term, rules: Sequence[Rule], limits: DerivationLimits | None = None) -> Derivation | None:
-    """A chain of rule instances from start to goal; None if none is found within the limits."""
+    """A chain of rule instances from start to goal; None if none is found within the limits.
+
+    Rules whose right side has something that is chosen are not tried: the search has nothing to choose it by.
+    """
     limits = limits or DerivationLimits()
-    readings = [reading for r in rules for reading in ((r, True), (r, False))[: 1 + r.both]]
+    readings = [reading for r in rules if not r.chosen for reading in ((r, True), (r, False))[: 1 + r.both]]
     plain = _derived(start, goal, readings, replace(limits, terms=limits.terms // 10))
     if plain is not None:
         return plain

@@ -38,9 +38,9 @@ def rule(
     right side is code, or if `device` is given. Without a function it gives a decorator with these options.
 
     Annotations name the dims a variable is claimed for ("j", "i j", "" for none), or say "constant" for a literal,
-    "index" for an integer term, "dtype", "monoid" or "name" for an attribute, "operator" for an operation. `when` gets
-    the same variables and returns a guard or a tuple of guards. `exact` is a name of EXACTNESS or ASSUMPTIONS.
-    Raises RuleError naming the rule, the variable and the line.
+    "index" for an integer term, "dtype", "monoid" or "name" for an attribute, "operator" for an operation, "new dim"
+    or "new index" for what the right side alone has. `when` gets the same variables and returns a guard or a tuple of
+    guards. `exact` is a name of EXACTNESS or ASSUMPTIONS. Raises RuleError naming the rule, the variable and the line.
 
     >>> import onepass
     >>> from onepass.egraph.ops import sum_over

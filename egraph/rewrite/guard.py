@@ -13,23 +13,23 @@ from math import isfinite
 from string import Formatter
 
 from ..terms.addends import absorbs
-from ..terms.affine import bounds
-from ..terms.ops import term, within_range
+from ..terms.affine import affine, bounds, combine
+from ..terms.ops import OPERATION_OF, term, within_range
+from ..terms.sizes import product, term_of
 from ..terms.term import FLOATS, AttributeVariable, Dim, Term, TermError
 from ..terms.traversal import all_dims, rename_dims
-
-OPERATION_OF = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "any": "or", "all": "and"}
-"""Monoid: the operation that it folds with. The monoid "rescaled" folds with none of the operations of terms."""
 
 MONOID_NAMES = (*OPERATION_OF, "rescaled")  # every monoid here is associative and commutative
 
 # Classes of operations and monoids. An increasing function is defined for every x up to ±∞ and never falls as x grows;
-# a decreasing one never rises. A test compares each class with the meanings of terms/ops.py.
+# a decreasing one never rises. A foldable monoid folds
+# with an operation. A test compares each class with the meanings of terms/ops.py.
 CLASSES = {
     "increasing": ("exp", "exp2", "tanh", "sigmoid", "erf", "floor"),
     "decreasing": ("neg",),
     "commutative": ("add", "mul", "maximum", "minimum", "and", "or", "eq", *MONOID_NAMES),
     "associative": ("add", "mul", "maximum", "minimum", "and", "or", *MONOID_NAMES),
+    "foldable": tuple(OPERATION_OF),
     "idempotent": ("maximum", "minimum", "and", "or", "max", "min", "any", "all"),
 }
 
@@ -81,6 +81,13 @@ def _in_range(x: Term, size: Term) -> bool:
     low, high = bounds(x)
     limit = _literal(size)
     return limit is not None and low is not None and high is not None and 0 <= low and high < limit
+
+
+def _in_two(dim: Dim, one: Dim, other: Dim) -> bool:
+    if None in (dim.size, one.size, other.size):
+        return False
+    whole, first, second = (affine(term_of(d.size)) for d in (dim, one, other))
+    return whole == combine(first, second, 1)
 
 
 def _within(x: Term, dtype: str) -> bool:
@@ -137,6 +144,10 @@ GUARDS = {
     "rank": GuardRow("{0} has {1} to {2} dims", lambda x, least, most: least <= len(x.dims) <= most, None),
     "size_at_most": GuardRow("|{0}| ≤ {1}", lambda d, most: isinstance(d.size, int) and d.size <= most, None),
     "divisible": GuardRow("{1} divides |{0}|", lambda d, n: isinstance(d.size, int) and d.size % n == 0, None),
+    "in_blocks": GuardRow(
+        "|{0}| = |{1}| · |{2}|", lambda d, b, i: product([d.size]) == product([b.size, i.size]), None
+    ),
+    "in_two": GuardRow("|{0}| = |{1}| + |{2}|", _in_two, None),
     "operation_of": GuardRow("{0} is the operation of {1}", lambda f, m: OPERATION_OF.get(m) == f, None),
     **{name: GuardRow(f"{{0}} is {name}", members.__contains__, None) for name, members in CLASSES.items()},
 }
@@ -251,6 +262,16 @@ def divisible(dim: Dim | str, by: int) -> Guard:
     return Guard("divisible", (Dim(dim) if isinstance(dim, str) else dim, by))
 
 
+def in_blocks(dim: Dim | str, blocks: Dim, inside: Dim) -> Guard:
+    """The dim has as many elements as the blocks of `inside` elements each."""
+    return Guard("in_blocks", (Dim(dim) if isinstance(dim, str) else dim, blocks, inside))
+
+
+def in_two(dim: Dim | str, one: Dim, other: Dim) -> Guard:
+    """The dim has as many elements as the two others together."""
+    return Guard("in_two", (Dim(dim) if isinstance(dim, str) else dim, one, other))
+
+
 def operation_of(f: AttributeVariable, monoid: AttributeVariable) -> Guard:
     """f is the operation that the monoid folds with."""
     return Guard("operation_of", (f, monoid))
@@ -265,4 +286,4 @@ def _class_guard(name: str):
     return guard
 
 
-increasing, decreasing, commutative, associative, idempotent = map(_class_guard, CLASSES)
+increasing, decreasing, commutative, associative, foldable, idempotent = map(_class_guard, CLASSES)

@@ -16,6 +16,7 @@ from ..terms.ops import OPS, Operand, make, term, var
 from ..terms.term import PAIR, AttributeVariable, Dim, Term, TermError
 from ..terms.traversal import subterms
 from .guard import Guard
+from .rule import NEW_DIM
 
 CONSTRUCTS = ("apply", "either", "also", "given", "exists", "recursive", "again")
 OPERATORS = tuple(
@@ -86,7 +87,7 @@ def variable(name: str, kind: str) -> Term | Dim | AttributeVariable:
         return OperatorVariable(name)
     if kind in ("dtype", "monoid", "name"):
         return AttributeVariable(name)
-    if kind == "dim":
+    if kind in ("dim", NEW_DIM):
         return Dim(name)
     kinds = kind.split()  # "index constant" is an integer, too
     return var(name, "int64" if "index" in kinds else "bool" if "predicate" in kinds else "any")

@@ -15,6 +15,8 @@ from ..terms.traversal import subterms
 from .guard import Guard
 
 EXACTNESS = ("bitwise", "reassociates")
+NEW_DIM = "new dim"  # the annotation of a dim that the right side alone has: none of the term, nor another new one
+NEW_INDEX = "new index"  # that of any integer term without the new dims, which the right side alone has
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,16 @@ class Rule:
         return replace(self, left=self.right, right=self.left)
 
     @property
+    def new_dims(self) -> tuple[str, ...]:
+        """The names in bindings of the dims that the right side alone has."""
+        return tuple(f"dim {name}" for name, kind in self.variables if kind == NEW_DIM)
+
+    @property
+    def chosen(self) -> tuple[str, ...]:
+        """The names in bindings of what the right side alone has: whoever uses the law chooses it."""
+        return (*self.new_dims, *(name for name, kind in self.variables if kind == NEW_INDEX))
+
+    @property
     def assumption(self) -> str | None:
         """The named assumption under which the law holds; None for "bitwise" and "reassociates"."""
         return None if self.exact in EXACTNESS else self.exact
@@ -143,13 +155,18 @@ def _ill_formed(r: Rule) -> Iterator[str]:
 
 def _ill_bound(r: Rule) -> Iterator[str]:
     """Variables that are unused, or that the side that is matched does not bind."""
-    left, right = variables_of(r.left), variables_of(r.right)
-    declared = {v for v, _ in r.variables}
+    new = {*r.chosen}
+    left, right = variables_of(r.left) | new, variables_of(r.right)
+    declared = {v for v, kind in r.variables if kind != NEW_DIM}
+    for name in sorted(new.intersection(variables_of(r.left)) | (new - right)):
+        yield f"{name} is annotated as new: the right side has it, and the left side does not"
+    for dim in sorted(new & {f"dim {d.name}" for d in r.right.dims}):
+        yield f"{dim} is a new dim, and no reduction of the right side binds it"
     for unused in sorted(declared - left - right):
         yield f"variable {unused!r} is declared and never used"
     for unbound in sorted(right - left):
         yield f"variable {unbound!r} of the right side is not bound by the left side"
-    for unbound in sorted(left - right) if r.both else ():
+    for unbound in sorted(left - right - new) if r.both else ():
         yield f"variable {unbound!r} of the left side is not bound by the right side (both=True)"
     for guard in r.guards:
         for unbound in sorted(set().union(*(variables_of(o) for o in guard.operands)) - left):

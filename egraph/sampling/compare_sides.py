@@ -89,7 +89,7 @@ def _values(instance: Instance, dims, rounding: str | None) -> list[tuple[np.nda
     for side in instance.sides:
         try:
             sides.append(_parts(evaluate(side, instance.arrays, dims, rounding=rounding)))
-        except (TypeError, ValueError) as error:  # of numpy: a negated bool, an integer to the power -1
+        except (TypeError, ValueError, IndexError) as error:  # of numpy: a negated bool, a place beyond an axis
             return Disagreement(f"{side} means nothing here: {error}", None, None, instance) if sides else None
     return sides
 

@@ -15,8 +15,8 @@ from random import Random
 
 import numpy as np
 
-from ..rewrite.guard import GUARDS, Guard
-from ..rewrite.match import holds, instantiate, match
+from ..rewrite.guard import CLASSES, GUARDS, Guard
+from ..rewrite.match import binding_of, instantiate
 from ..rewrite.pattern_expansion import Reading, readings
 from ..rewrite.pattern_rule import MAX_READINGS, PatternRule
 from ..rewrite.rule import Rule, variables_of
@@ -47,6 +47,8 @@ LARGEST_SIZE = 40  # that is drawn because it is a constant of the rule, or near
 JUMPS = ("floor", "floordiv", "mod", "log", "log2", "log1p")
 DTYPES = ("float32", "float64", "bfloat16", "float16", "int64", "bool")
 NAMES = ("part0", "part1")  # of tensors that are stored between kernels
+# Guard: the size of its first dim, from those of the others.
+SIZES_OF: dict[str, Callable] = {"in_blocks": prod, "in_two": sum}
 OTHER_DIM = "which the rule does not name: a law holds along every other dim, too"
 
 
@@ -108,8 +110,8 @@ def drawn_instance(rule: Rule | PatternRule, choose: Callable, array: Callable) 
 def _matched(rule: Rule, binding: Mapping[str, object], arrays: dict[str, np.ndarray]) -> Instance | None:
     """The instance of a binding, if its left side matches under every guard."""
     left = _instantiated(rule.left, binding)
-    found = None if isinstance(left, TermError) else match(rule.left, left)
-    if isinstance(left, TermError) or found is None or not all(holds(g, found) for g in rule.guards):
+    found = None if isinstance(left, TermError) else binding_of(rule, left, binding)
+    if isinstance(left, TermError) or found is None:
         return None
     return Instance(rule, left, _instantiated(rule.right, found), arrays, found)
 
@@ -258,6 +260,12 @@ class Sampler:
         self._draw_larger(names)
         if len(names) > 1 and self.choose([False] * 7 + [True]):
             self.bound[names[1]] = self.bound[names[0]]  # two variables may stand for one dim
+        for name in self.rule.new_dims:
+            self.bound[name] = Dim(name.removeprefix("dim "), self.choose(SIZES))
+        for guard in (g for g in self.rule.guards if g.kind in SIZES_OF):
+            whole, *parts = guard.operands
+            size = SIZES_OF[guard.kind](instantiate(part, self.bound).size for part in parts)
+            self.bound[f"dim {whole.name}"] = Dim(whole.name, size)
         other = max((n.removeprefix("dim ") for n in names if n.startswith("dim r")), default="") + "r"
         self.batch = Dim(other, self.choose((1, 2)))  # a law holds along dims that it does not name
 
@@ -275,7 +283,8 @@ class Sampler:
 
     def _attribute(self, name: str, kind: list[str]):
         if "monoid" in kind:
-            return self.choose(list(MONOIDS))
+            classes = [g.kind for kind in CLASSES for g in self._guards(kind, name)]
+            return self.choose([m for m in MONOIDS if all(m in CLASSES[c] for c in classes)])
         if "name" in kind:
             return self.choose(NAMES)
         return self.choose(DTYPES[:4] if self._guards("float_dtype", name) else DTYPES)
@@ -300,7 +309,8 @@ class Sampler:
         return const(self.choose([v for v in values if all(test(const(v)) for test in tests)]))
 
     def _dims(self, name: str) -> tuple[Dim, ...]:
-        every = dict.fromkeys(v for v in (*self.bound.values(), self.batch) if isinstance(v, Dim))
+        old = [value for name, value in self.bound.items() if name not in self.rule.new_dims]
+        every = dict.fromkeys(v for v in (*old, self.batch) if isinstance(v, Dim))
         forbidden = {instantiate(g.operands[1], self.bound) for g in self._guards("independent", name)}
         needed = {instantiate(g.operands[1], self.bound) for g in self._guards("depends", name)}
         chance = [False, True, True, True, True]

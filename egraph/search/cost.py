@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 
+from ..terms.ops import OF_LAWS
 from ..terms.term import Dim, Term
 from ..terms.traversal import factors, reduces, subterms
 
@@ -36,7 +37,7 @@ class Target:
 # The unit of each operation: pointwise ones have rate 1, special functions are slower, free operations take no time.
 # A random number takes ten rounds of two wide products and four bitwise operations.
 UNITS = {
-    "free": ("const", "iota", "load", "var", "size", "cast", "stored", "scaled", "scale", "mantissa"),
+    "free": ("const", "iota", "load", "var", "size", *OF_LAWS, "cast", "stored", "scaled", "scale", "mantissa"),
     "special": ("exp", "exp2", "log", "log2", "log1p", "sqrt", "rsqrt", "tanh", "sigmoid", "erf", "sin", "cos", "pow"),
     "pointwise": (
         "neg", "abs", "floor", "finite", "order", "not", "add", "sub", "mul", "div", "maximum", "minimum", "floordiv",

@@ -297,7 +297,11 @@ def is_ground(rule: Rule) -> bool:
 
 
 def rule_text(rule: Rule, ruleset: str, suffix: str = "", write: Callable[[Term], str] | None = None) -> str:
-    """A rule as egglog text. `write` writes the sides. Raises EngineError if a guard has no egglog facts."""
+    """A rule as egglog text. `write` writes the sides. Raises EngineError if a guard has no egglog facts,
+    or if something on the right side is to be chosen.
+    """
+    if rule.chosen:
+        raise EngineError(f"rule {rule.name}: {' and '.join(rule.chosen)} are chosen by its user, not in a search")
     write = write or _pattern
     facts = [f"(= root {write(rule.left)})"]
     for guard in rule.guards:

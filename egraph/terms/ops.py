@@ -89,6 +89,9 @@ _ROWS = (
     Op("load", None, "load", None, (Tensor,)),
     Op("var", 0, "var", None, (str, str)),
     Op("size", 0, "int64", None, (str,)),
+    Op("at", 2, "of laws", None, (Dim,)),
+    Op("only", 2, "of laws", None, (str,)),
+    Op("combined", 2, "of laws", None, (str,)),
     Op("neg", 1, "same", np.negative),
     Op("exp", 1, "float", np.exp),
     Op("exp2", 1, "float", np.exp2),
@@ -131,6 +134,9 @@ _ROWS = (
     Op("mantissa", 1, "unpair", _mantissa),
 )
 OPS: dict[str, Op] = {row.name: row for row in _ROWS}
+OF_LAWS = ("at", "only", "combined")  # what laws are written with: in each instance other operations stand for them
+OPERATION_OF = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "any": "or", "all": "and"}
+"""Monoid: the operation that it folds with. The monoid "rescaled" folds with none of the operations of terms."""
 
 
 INTEGER_RANGES = {"uint8": (0, 255)} | {f"int{bits}": (-(1 << bits - 1), (1 << bits - 1) - 1) for bits in (8, 16, 32)}
@@ -201,7 +207,9 @@ def _dtype(row: Op, args: tuple[Term, ...], attrs: tuple) -> str:
         case "var":
             return attrs[1]
         case "cast":
-            return attrs[0] if isinstance(attrs[0], str) else "any"
+            return _named_dtype(attrs[0])
+        case "of laws":
+            return _dtype_in_laws(row, args)
         case "compare":
             _no_pair(row, kinds)
             _join(kinds)
@@ -229,6 +237,23 @@ def _dtype(row: Op, args: tuple[Term, ...], attrs: tuple) -> str:
             return _join(kinds)
         case fixed:
             return fixed
+
+
+def _named_dtype(name: str | AttributeVariable) -> str:
+    return name if isinstance(name, str) else "any"
+
+
+def _dtype_in_laws(row: Op, args: tuple[Term, ...]) -> str:
+    one, other = args
+    if row.name == "at":
+        if one.op != "var":
+            raise TermError(f"at is of a variable of a law, not of {one}")
+        _expect(row, other.dtype, ("int64",))
+        return one.dtype
+    if row.name == "only":
+        _expect(row, one.dtype, ("bool", "any"))
+        return other.dtype
+    return _join((one.dtype, other.dtype))
 
 
 def _reduce_dtype(row: Op, kind: str, monoid) -> str:
@@ -263,12 +288,30 @@ def make(op: str, args: tuple[Term, ...] = (), attrs: tuple = ()) -> Term:
         return known
     if row.arity is not None and len(args) != row.arity:
         raise TermError(f"{op} takes {row.arity} operands, got {len(args)}")
+    if op in OF_LAWS and isinstance(attrs[0], str) and (made := _by_monoid(op, args, attrs[0])) is not None:
+        return made
     dims = frozenset().union(*(a.dims for a in args))
     if op == "iota":
         dims = frozenset(attrs)
     elif op == "reduce":
         dims = dims - {attrs[1]}
     return Term(op, args, attrs, dims=dims, dtype=_dtype(row, args, attrs))
+
+
+def _by_monoid(op: str, args: tuple[Term, ...], monoid: str) -> Term | None:
+    """What `only` and `combined` are for a monoid; None for a variable that stands for a state. Raises TermError."""
+    one, other = args
+    if monoid != "rescaled":
+        absent = const(MONOIDS[monoid].identity)
+        return make(OPERATION_OF[monoid], (one, other)) if op == "combined" else make("where", (one, other, absent))
+    if op == "only" and other.op == "scaled":
+        score, weight = other.args
+        return make("scaled", (make("where", (one, score, const(-inf))), weight))
+    if op == "only" and other.op == "reduce" and other.attrs[1] not in one.dims:
+        return make("reduce", (make("only", (one, *other.args), (monoid,)),), other.attrs)
+    if op == "only" and other.op == "var":
+        return None
+    raise TermError(f"no operation of terms is {op} for the states {other}")
 
 
 def term(value: object) -> Term:
@@ -310,6 +353,26 @@ def var(name: str, dtype: str = "any") -> Term:
 def cast(x: Term, dtype: str | AttributeVariable) -> Term:
     """x converted to the dtype."""
     return make("cast", (x,), (dtype,))
+
+
+def size_of(dim: Dim | str) -> Term:
+    """How many elements a dim of a law has."""
+    return make("size", (), (Dim(dim) if isinstance(dim, str) else dim,))
+
+
+def at(x: Term, dim: Dim | str, place: Term) -> Term:
+    """What the variable x of a law is where the dim has another index: the place."""
+    return make("at", (x, place), (Dim(dim) if isinstance(dim, str) else dim,))
+
+
+def only(monoid: str | AttributeVariable, kept: Term, x: Term) -> Term:
+    """In a law: x where the condition holds, and an absent element of the monoid elsewhere."""
+    return make("only", (kept, x), (monoid,))
+
+
+def combined(monoid: str | AttributeVariable, x: Term, y: Term) -> Term:
+    """In a law: x ⊕ y for the operation ⊕ of the monoid."""
+    return make("combined", (x, y), (monoid,))
 
 
 def stored(x: Term, name: str | AttributeVariable) -> Term:

@@ -71,6 +71,23 @@ def _name(node: Term, _: Sequence[Part]) -> Part:
     return str(node.attrs[0]), ATOM
 
 
+def _size(node: Term, _: Sequence[Part]) -> Part:
+    size = node.attrs[0]
+    return size if isinstance(size, str) else f"|{size}|", ATOM
+
+
+def _at(node: Term, parts: Sequence[Part]) -> Part:
+    return f"{parts[0][0]}[{node.attrs[0]} = {parts[1][0]}]", ATOM
+
+
+def _only(node: Term, parts: Sequence[Part]) -> Part:
+    return f"({parts[1][0]} where {parts[0][0]})", ATOM
+
+
+def _combined(_: Term, parts: Sequence[Part]) -> Part:
+    return f"{_enclosed(parts[0], PRODUCT)} ⊕ {_enclosed(parts[1], PRODUCT)}", SUM
+
+
 def _attribute_called(node: Term, parts: Sequence[Part]) -> Part:
     return _called(node.attrs[0], parts), ATOM
 
@@ -100,7 +117,11 @@ _WRITERS: dict[str, Callable[[Term, Sequence[Part]], Part]] = {
     "stored": _stored,
     "given": _given,
     "scaled": _scaled,
-    **dict.fromkeys(("iota", "var", "size", "again"), _name),
+    "size": _size,
+    "at": _at,
+    "only": _only,
+    "combined": _combined,
+    **dict.fromkeys(("iota", "var", "again"), _name),
     **dict.fromkeys(("cast", "apply"), _attribute_called),
     **dict.fromkeys(("exists", "recursive"), _bound_pattern),
 }

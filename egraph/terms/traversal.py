@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 
-from .ops import make
+from .ops import iota, make
 from .term import Dim, Tensor, Term
 
 
@@ -52,6 +52,20 @@ def substitute(root: Term, mapping: dict[Term, Term]) -> Term:
         return mapping.get(node) or (node if args == node.args else make(node.op, args, node.attrs))
 
     return rebuild(root, change)
+
+
+def at_place(body: Term, dim: Dim, place: Term) -> Term:
+    """The body with another index where the dim is free."""
+    done: dict[Term, Term] = {iota(dim): place}
+
+    def visit(node: Term) -> Term:
+        if dim not in node.dims:
+            return node
+        if node not in done:
+            done[node] = make(node.op, tuple(map(visit, node.args)), node.attrs)
+        return done[node]
+
+    return visit(body)
 
 
 def rename_dims(root: Term, mapping: dict[Dim, Dim]) -> Term:

@@ -11,11 +11,11 @@ from math import prod
 from ...egraph.terms.affine import affine
 from ...egraph.terms.ops import const, iota, make
 from ...egraph.terms.term import Dim, Term
-from ...egraph.terms.traversal import subterms
+from ...egraph.terms.traversal import at_place, subterms
 from ..analysis.product_terms import const_value, signed_factors, zero_at_padding
 from ..plan.dtypes import HALVES, literal
 from ..plan.records import NotPlannable
-from ..plan.term_edits import at_place, replace_from_above
+from ..plan.term_edits import replace_from_above
 from .batched_products import batched_dot, mixed_tile
 from .matrix_products import (
     PLAIN_STRATEGIES,

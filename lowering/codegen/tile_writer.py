@@ -13,7 +13,7 @@ from math import inf
 
 from ...egraph.forks import cached_property
 from ...egraph.terms.affine import affine
-from ...egraph.terms.ops import cast, iota, make
+from ...egraph.terms.ops import OF_LAWS, cast, iota, make
 from ...egraph.terms.positions import PLACES, pair_of
 from ...egraph.terms.sizes import Size, term_of
 from ...egraph.terms.term import Dim, Tensor, Term
@@ -596,5 +596,5 @@ STRUCTURAL: dict[str, Callable[[TileWriter, Term, Scope], TileValue]] = {
     "scale": lambda writer, node, home: writer._project(node),
     "mantissa": lambda writer, node, home: writer._project(node),
     "scaled": lambda writer, node, home: writer._refuse(node),
-    "stored": lambda writer, node, home: writer._refuse(node),
+    **dict.fromkeys(("stored", *OF_LAWS), lambda writer, node, home: writer._refuse(node)),
 }

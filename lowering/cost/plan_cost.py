@@ -12,6 +12,7 @@ from math import prod
 
 from ...egraph.terms.sizes import UnknownSize, resolve
 from ...egraph.terms.term import TermError
+from ...rules.demotion import reduction_in_parts
 from ..analysis.dim_roles import sum_factors
 from ..analysis.exact_products import native
 from ..gluon.launch import RATE_OF_TRITON, RefusedLaunch, fits, fitting
@@ -51,22 +52,29 @@ def plan_estimate(
 
 
 def kernel_estimates(
-    kernel: Kernel, sizes: Sizes, device: HopperGpu = H200, kept: float = 1.0, hopper: bool = True
+    kernel: Kernel,
+    sizes: Sizes,
+    device: HopperGpu = H200,
+    kept: float = 1.0,
+    hopper: bool = True,
+    parts: bool = True,
 ) -> tuple[KernelEstimate, ...]:
-    """What each launch of a kernel takes. Arguments and errors as for `plan_estimate`."""
-    return _kernel_estimates(kernel, tuple(sizes.items()), device, kept, hopper)
+    """What each launch of a kernel takes. parts: its loops are shared out over programs where these are few. Other
+    arguments and errors as for `plan_estimate`.
+    """
+    return _kernel_estimates(kernel, tuple(sizes.items()), device, kept, hopper, parts)
 
 
 @lru_cache(1024)
 def _kernel_estimates(
-    kernel: Kernel, sizes: tuple[tuple[str, int], ...], device: HopperGpu, kept: float, hopper: bool
+    kernel: Kernel, sizes: tuple[tuple[str, int], ...], device: HopperGpu, kept: float, hopper: bool, parts: bool
 ) -> tuple[KernelEstimate, ...]:
     """Memoised, because the plans that are tried, and the two forms that are compared, have most kernels in common."""
     if of_a_library(kernel):
         return (_by_library(kernel, dict(sizes), device, kept),)
     found = []
     for part in parts_by_states(kernel, fits) if hopper else [kernel]:
-        for one, configs, known in scheduled(part, dict(sizes), device, hopper):
+        for one, configs, known in scheduled(part, dict(sizes), device, hopper, parts):
             tried = (KernelEstimate(one, c, estimate(one, c, known, device, kept), known) for c in configs)
             first = next(tried)
             found.append(first if not first.estimate.why else next((t for t in tried if not t.estimate.why), first))
@@ -94,6 +102,7 @@ def described(plan: Plan, kernel: Kernel, sizes: Sizes | None = None, device: Ho
     """
     try:
         found = plan_estimate(replace(plan, kernels=(kernel,)), sizes, device)
+        whole = kernel_estimates(kernel, sizes or {}, device, parts=False)
     except (NotPlannable, UnknownSize, TermError):  # the last is of a limit that reads such a size
         return ""
     longest = max((one.estimate for one in found), key=lambda one: one.seconds)
@@ -101,9 +110,20 @@ def described(plan: Plan, kernel: Kernel, sizes: Sizes | None = None, device: Ho
         return longest.why
     total, peak = (f"{1e3 * s:.2g} ms" for s in (sum(e.estimate.seconds for e in found), longest.parts[longest.bound]))
     every = " if the mask leaves out no tile" if any(loop.map is not None for loop in kernel.loops) else ""
-    if longest.bound == "launch":
-        return f"{total} on an {device.name}{every}, most of it the launch"
-    return f"{total} on an {device.name}{every}, bound by {longest.bound} ({peak} at peak rate)"
+    bound = "most of it the launch"
+    if longest.bound != "launch":
+        bound = f"bound by {longest.bound} ({peak} at peak rate)"
+    return f"{total} on an {device.name}{every}, {bound}{_saved_by_parts(found, whole)}"
+
+
+def _saved_by_parts(found: Sequence[KernelEstimate], whole: Sequence[KernelEstimate]) -> str:
+    """In how many parts a kernel does its loops, by which law, and what that saves; "" of one that runs whole."""
+    counts = [resolve(loop.part.size, one.sizes) for one in found for loop in one.kernel.loops if loop.part]
+    if not counts:
+        return ""
+    share = 0.0 if any(one.estimate.why for one in whole) else total_seconds(whole) / total_seconds(found)
+    times = f": in one it would take {share:.3g} times as long" if share > 1 else ""
+    return f"; in {max(counts)} parts by the law {reduction_in_parts.name}{times}"
 
 
 def total_seconds(launches: Sequence[KernelEstimate]) -> float:
@@ -122,17 +142,18 @@ def seconds(plan: Plan, sizes: Sizes | None = None, device: HopperGpu = H200) ->
 
 
 def scheduled(
-    kernel: Kernel, sizes: dict, device: HopperGpu, hopper: bool
+    kernel: Kernel, sizes: dict, device: HopperGpu, hopper: bool, in_parts: bool = True
 ) -> Iterable[tuple[Kernel, tuple[Config, ...], dict]]:
     """The launches of a kernel with the schedules that each tries in turn, and the sizes with the number of parts of
-    its loops."""
+    its loops, if it may be done in parts.
+    """
     rows = resolve(kernel.rows.size, sizes) if kernel.rows is not None else 0
     plain = cut_to_sizes(default_for(kernel, ARCHITECTURE, rows), kernel, sizes)
     hopper_config = _hopper_config(kernel, sizes, device) if hopper else None
     wide = hopper_config is not None and hopper_config.value_warpgroups > 0  # then parts have this form, too
     busy = enough_programs(kernel, sizes) * (1.0 if hopper_config is None or wide else RATE_OF_TRITON)
     count = wanted_chunks(kernel, plain, sizes, device.multiprocessors, busy)
-    parts = split_kernel(kernel) if count > 1 else None
+    parts = split_kernel(kernel) if in_parts and count > 1 else None
     if parts is None:
         return [(kernel, (hopper_config,) if hopper_config else (plain, *plain.smaller()), sizes)]
     known = {**sizes, str(parts.chunk.size): count}

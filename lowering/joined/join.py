@@ -20,13 +20,13 @@ from ...egraph.terms.affine import length
 from ...egraph.terms.index_simplify import simplify_index
 from ...egraph.terms.ops import const, iota, load, make, sum_over, where
 from ...egraph.terms.term import Dim, Tensor, Term
-from ...egraph.terms.traversal import all_dims, rebuild, rename_dims, subterms, tensors
+from ...egraph.terms.traversal import all_dims, at_place, rebuild, rename_dims, subterms, tensors
 from ..analysis.product_terms import const_value
 from ..analysis.softmax_scaling import LOG2_E
 from ..hopper.score_offsets import addends
 from ..masks.loop_ranges import block_map, conjunction, conjuncts, ranges
 from ..plan.records import Kernel, Loop, Plan, Store
-from ..plan.term_edits import at_place, replace_from_above
+from ..plan.term_edits import replace_from_above
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
 """Splits a kernel's loops into chunks (split-K): each program finds the states of a chunk, and a second kernel merges
 them.
 
-Invariant: a state is a value of a commutative monoid, so ⊕_j x = ⊕_c ⊕_{j of chunk c} x for any chunks (the theorems
-below). The merge computes the kernel's own result terms from reductions of the stored states along the chunks.
-Example: 8 rows of queries against 65536 keys, on 132 multiprocessors.
+Invariant: a state is a value of a commutative monoid, so ⊕_j x = ⊕_c ⊕_{j of chunk c} x for any chunks, by the law
+`reduction_in_parts`. The merge computes the kernel's own result terms from reductions of the stored states along the
+chunks. Example: 8 rows of queries against 65536 keys, on 132 multiprocessors.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import inf, prod
+from math import prod
 
-from ...egraph.terms.ops import cast, const, eq, iota, load, mantissa, reduce, rescaled_sum, scale, where
+from ...egraph.rewrite.match import applied
+from ...egraph.terms.ops import cast, iota, load, mantissa, rescaled_sum, scale
 from ...egraph.terms.sizes import resolve
 from ...egraph.terms.term import PAIR, Dim, Tensor, Term
 from ...egraph.terms.traversal import all_dims, substitute, subterms
+from ...rules.demotion import reduction_in_parts, states_by_their_numbers
 from ..plan.device import H200
 from ..plan.dtypes import HALVES
 from ..plan.kernel_config import TritonConfig
@@ -25,12 +27,9 @@ from ..plan.queries import carried_dims, read_by, states_of
 from ..plan.records import Accumulator, Kernel, Loop, Plan, Store
 from ..plan.thresholds import MIN_ROWS_OF_A_PRODUCT
 from ..readback.check_plan import differs
+from ..readback.plan_meaning import part_index
 
 log = logging.getLogger(__name__)
-THEOREMS = {  # in proofs/theory: why splitting changes no result, for a monoid and for one with a scale
-    "plain": ("Monoid.partition", "Monoid.tile"),
-    "rescaled": ("Cascade.combine_assoc", "Cascade.combine_comm", "Softmax.merge_any_tree"),
-}
 PROGRAMS_PER_MULTIPROCESSOR = 2  # while one waits for memory, the other computes; where registers allow two
 WARPS_OF_A_PROGRAM = 4  # of one that takes half of a multiprocessor; of those with fewer, more run side by side
 MIN_TILES_OF_A_CHUNK = 2  # so that the fixed costs of a program stay small
@@ -58,7 +57,8 @@ class SplitKernel:
         over = ", ".join(str(loop.dim) for loop in self.first.loops)
         monoids = dict.fromkeys(a.monoid for loop in self.last.loops for a in loop.accumulators)
         kinds = " and ".join(PLURAL.get(monoid, monoid) for monoid in monoids)
-        return f"{over} shared out over programs, whose states, {kinds}, {self.last.name} merges"
+        merged = f"{self.last.name} merges by the law {reduction_in_parts.name}"
+        return f"{over} shared out over programs, whose states, {kinds}, {merged}"
 
 
 def chunk_count(
@@ -193,10 +193,10 @@ def _dims(kernel: Kernel) -> list[Dim]:
 
 
 def _stored_states(kernel: Kernel, chunk: Dim) -> tuple[tuple[Store, ...], dict[Term, Term]]:
-    """What the chunks store, and what becomes of each finished value: the same monoid's reduction along the chunks.
+    """What the chunks store, and what becomes of each finished value: the reduction in parts, which reads these.
 
-    The mantissa of an empty sum is no number. It is stored as 0 beside its scale of -inf, which says that it is absent.
-    The chunk is the first axis, so no stride depends on the number of chunks.
+    The program of a chunk finds a part where the kernel has the whole, so what it stores is written by the whole. The
+    chunk is the first axis, so no stride depends on the number of chunks.
     """
     stores: dict[Term, Store] = {}
     known: dict[Term, Term] = {}
@@ -213,17 +213,17 @@ def _stored_states(kernel: Kernel, chunk: Dim) -> tuple[tuple[Store, ...], dict[
         found = stores[value]
         return load(found.output, *map(iota, found.order))
 
-    for accumulator in (a for loop in kernel.loops for a in loop.accumulators):
-        kind = accumulator.reductions[0].dtype.removeprefix(PAIR)
-        if accumulator.gauge is None:
-            known |= {
-                r: _as(kind, reduce(accumulator.monoid, chunk, stored(r, r.dims))) for r in accumulator.reductions
-            }
-            continue
-        top = scale(accumulator.reductions[0])
+    for loop, accumulator in [(one, a) for one in kernel.loops for a in one.accumulators]:
+        kind, top = accumulator.reductions[0].dtype.removeprefix(PAIR), accumulator.reductions[0]
         for r in accumulator.reductions:
-            present = where(eq(top, const(-inf)), const(0.0), mantissa(r))
-            state = rescaled_sum(chunk, stored(top, accumulator.gauge.dims), stored(present, r.dims))
+            whole = applied(reduction_in_parts, r, {"c": part_index(loop), "dim p": chunk})
+            (part,) = whole.args
+            if accumulator.gauge is None:
+                known[r] = _as(kind, substitute(whole, {part: stored(r, r.dims)}))
+                continue
+            numbers = applied(states_by_their_numbers, whole).args[0].args
+            found = [substitute(number, {part: r, scale(part): scale(top)}) for number in numbers]
+            state = rescaled_sum(chunk, *map(stored, found, (accumulator.gauge.dims, r.dims)))
             known |= {scale(r): _as(kind, scale(state)), mantissa(r): _as(kind, mantissa(state))}
     return tuple(stores.values()), known
 

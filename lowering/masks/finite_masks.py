@@ -18,9 +18,8 @@ from ...egraph.terms.affine import length
 from ...egraph.terms.index_simplify import simplify_index
 from ...egraph.terms.ops import const, iota, le, logical_and, logical_or, lt, make, rounded, where
 from ...egraph.terms.term import FLOATS, Dim, Term
-from ...egraph.terms.traversal import subterms
+from ...egraph.terms.traversal import at_place, subterms
 from ..plan.records import Accumulator, Loop, Range
-from ..plan.term_edits import at_place
 from .loop_ranges import EVERYWHERE, conjunction, conjuncts, ranges
 
 MAX_FILL = -(2.0**15)  # masked scores are at most this; scores of a row that are all as low are not considered

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from ...egraph.terms.ops import OF_LAWS
+
 UNITS = ("tensor", "special", "fma", "copy")
 
 
@@ -195,7 +197,7 @@ def planned_for(kind: str) -> Device:
 # (multiply-add instructions, special-function instructions) for one element. An operation that is only an index, a
 # constant or a choice of representation costs nothing by itself; what is not in registers is counted as bytes.
 COSTS: dict[str, tuple[float, float]] = {
-    **dict.fromkeys(("const", "iota", "load", "var", "size", "reduce"), (0, 0)),
+    **dict.fromkeys(("const", "iota", "load", "var", "size", *OF_LAWS, "reduce"), (0, 0)),
     **dict.fromkeys(("stored", "scaled", "scale", "mantissa"), (0, 0)),
     **dict.fromkeys(("add", "sub", "mul", "neg", "abs", "floor", "maximum", "minimum"), (1, 0)),
     **dict.fromkeys(("lt", "le", "eq", "where", "and", "or", "not", "finite"), (1, 0)),

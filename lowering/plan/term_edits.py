@@ -1,20 +1,27 @@
-"""Edits of terms that planning and masks share: another index for a dim, fresh names for bound dims, replacement.
+"""Edits of terms that planning and masks share: fresh names for bound dims, replacement.
 
-No edit changes a value. Example: `at_place(x[j], j, j + 1)` is `x[j + 1]`.
+No edit changes a value. Example: `renaming(x[i], x[j])` is {i: j}.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from ...egraph.rewrite.match import applied
 from ...egraph.terms.ops import iota, make, reduce
 from ...egraph.terms.term import Dim, Term
-from ...egraph.terms.traversal import all_dims, every_reduction, rebuild, reduces, rename_dims
+from ...egraph.terms.traversal import all_dims, at_place, every_reduction, rebuild, reduces, rename_dims
+from ...rules.demotion import reduction_in_blocks, states_by_their_numbers
 
 
 def fresh_name(base: str, used: Collection[str]) -> str:
     """The first of base_0, base_1, ... that is not used."""
     return next(name for k in range(len(used) + 1) if (name := f"{base}_{k}") not in used)
+
+
+def unused_name(name: str, names: Collection[str]) -> str:
+    """The name, with a number behind it if it is among the names."""
+    return next(n for k in range(len(names) + 1) if (n := f"{name}{k or ''}") not in names)
 
 
 def unshadowed(root: Term) -> Term:
@@ -40,18 +47,17 @@ def _hides(r: Term, dim: Dim) -> bool:
     return dim in r.dims and any(inner.attrs[1] == dim for inner in reduces(r.args[0]))
 
 
-def at_place(body: Term, dim: Dim, place: Term) -> Term:
-    """The body with another index where the dim is free."""
-    done: dict[Term, Term] = {iota(dim): place}
-
-    def visit(node: Term) -> Term:
-        if dim not in node.dims:
-            return node
-        if node not in done:
-            done[node] = make(node.op, tuple(map(visit, node.args)), node.attrs)
-        return done[node]
-
-    return visit(body)
+def in_blocks(whole: Term, count: int, names: Collection[str], roles: tuple[str, str]) -> Term | None:
+    """A reduction as one over so many blocks of its dim, each of them reduced, by the law; None where they do not fill
+    it. Of states the outer one folds their numbers, which can be stored. roles: of the dims, in their names.
+    """
+    dim = whole.attrs[1]
+    if not isinstance(dim.size, int) or dim.size % count:
+        return None
+    sizes = zip(roles, (count, dim.size // count), strict=True)
+    blocks, inside = (Dim(unused_name(f"{dim.name}_{role}", names), size) for role, size in sizes)
+    made = applied(reduction_in_blocks, whole, {"dim b": blocks, "dim i": inside})
+    return made if whole.attrs[0] != "rescaled" else applied(states_by_their_numbers, made)
 
 
 def with_fresh_bound_dims(terms: Sequence[Term], order: tuple[Dim, ...]) -> list[Term]:

@@ -15,9 +15,10 @@ from math import prod
 import torch
 
 from ...egraph.search.cost import volume
-from ...egraph.terms.ops import cast, const, iota, load, make
+from ...egraph.terms.ops import cast, load
 from ...egraph.terms.term import Dim, Tensor, Term
-from ...egraph.terms.traversal import all_dims, reduces, subterms, tensors
+from ...egraph.terms.traversal import all_dims, reduces, substitute, subterms, tensors
+from ...rules.demotion import reduction_in_blocks
 from ..analysis.dim_roles import (
     batch_dims,
     batch_of,
@@ -33,11 +34,11 @@ from ..analysis.exact_products import rounded_sums, signature
 from ..analysis.nested_sums import reductions
 from ..analysis.relative_index import Table, relative_table
 from ..plan.records import NotPlannable, Store
-from ..plan.term_edits import at_place, renaming
+from ..plan.term_edits import in_blocks, renaming
 from .build_loops import peel
 from .kernel_shape import choose_kernel_shape
 from .normalize_terms import is_rescaled
-from .planning_state import Planning, StoredPart, unused_name
+from .planning_state import Planning, StoredPart
 from .reshape_dims import with_rows_as_one
 from .tabulate_lookups import lookup_table_of
 
@@ -67,26 +68,23 @@ def _with_full_tiles(term: Term, order: Sequence[Dim]) -> StoredPart:
 
 
 def split_chosen(planning: Planning) -> Planning:
-    """A pass: reductions for which cost has chosen it are done in parts: ⊕_j x is ⊕_p of what is stored for each part.
+    """A pass: reductions are done in blocks where cost has chosen it, and what is stored of each block is reduced.
 
-    For j = p · n + i the two are equal (the theorem Monoid.partition of proofs/theory). Parts are more programs: a
-    gradient that sums over 256 sequences is else one program for each tile of its rows and columns.
+    Blocks are more programs: a gradient that sums over 256 sequences is else one program for each tile of its rows and
+    columns.
     """
     for name, dim, count in planning.choice.split:
-        store = planning.stores[planning.index(name)]
-        whole = next((r for r in reduces(store.term) if r.attrs[1] == dim), None)
-        if whole is None or not isinstance(dim.size, int) or dim.size % count:
+        before, store = planning, planning.stores[planning.index(name)]
+        whole = next((r for r in reduces(store.term) if r.attrs[1] == dim and not is_rescaled(r)), None)
+        taken = {d.name for term in planning.terms for d in all_dims(term)}
+        total = None if whole is None else in_blocks(whole, count, taken, ("part", "rest"))
+        if whole is None or total is None:
             raise NotPlannable(f"{name} has no reduction over {dim} in {count} parts")
-        length, taken = dim.size // count, {d.name for term in planning.terms for d in all_dims(term)}
-        part = Dim(unused_name(f"{dim.name}_part", taken), count)
-        rest = Dim(unused_name(f"{dim.name}_rest", taken), length)
-        element = at_place(whole.args[0], dim, iota(part) * const(length) + iota(rest))
-        inner = make("reduce", (element,), (whole.attrs[0], rest))
-        why = f"is reduced in {count} parts of {dim}, so that more programs share the work"
-        before = planning
-        planning, read = planning.with_load(inner, planning.index(name), why, (part, *store.order))
-        total = make("reduce", (read,), (whole.attrs[0], part))
-        planning = planning.with_replaced({name}, {whole: total}).with_saving([inner], before, by_cost=True)
+        why = f"is reduced in {count} parts of {dim} by the law {reduction_in_blocks.name}: more programs share it"
+        order = (total.attrs[1], *store.order)
+        planning, read = planning.with_load(total.args[0], planning.index(name), why, order)
+        planning = planning.with_replaced({name}, {whole: substitute(total, {total.args[0]: read})})
+        planning = planning.with_saving(total.args, before, by_cost=True)
     return choose_kernel_shape(planning) if planning.choice.split else planning
 
 

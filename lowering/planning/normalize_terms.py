@@ -9,14 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import reduce as reduce_by
-from math import inf
 from operator import mul
 
 from ...egraph.terms.index_simplify import floordiv, mod, simplify_index
-from ...egraph.terms.ops import const, eq, iota, make, mantissa, reduce, rescaled_sum, scale, scaled, sum_over, where
+from ...egraph.terms.ops import const, iota, make, mantissa, reduce, scale, scaled, sum_over
 from ...egraph.terms.printing import show
 from ...egraph.terms.term import FLOATS, Dim, Term
-from ...egraph.terms.traversal import all_dims, every_reduction, factors, rebuild, reduces, substitute, subterms
+from ...egraph.terms.traversal import (
+    all_dims,
+    at_place,
+    every_reduction,
+    factors,
+    rebuild,
+    reduces,
+    substitute,
+    subterms,
+)
 from ..analysis.data_indices import read_where_chosen as with_places_where_chosen
 from ..analysis.dim_roles import is_product, nodes_between, product_sides
 from ..analysis.nested_sums import (
@@ -34,8 +42,8 @@ from ..analysis.shared_sums import Cut, cut_of, distance_cut_of
 from ..masks.masked_weights import with_hidden_weights_left_out
 from ..plan.dtypes import HALVES
 from ..plan.records import Store
-from ..plan.term_edits import at_place, unshadowed, with_fresh_bound_dims
-from .planning_state import Planning, unused_name
+from ..plan.term_edits import in_blocks, unshadowed, with_fresh_bound_dims
+from .planning_state import Planning
 
 MAX_MERGED_SIZE = 256  # elements of two summed dims that become one: a tile holds them whole
 MAX_UNROLLED_SIZE = 4  # elements of a summed dim that is unrolled, such as the coordinates of a point
@@ -399,19 +407,13 @@ def with_flattened_dims_split(root: Term) -> Term:
     and another one by the remainder. With two dims, a product of what the two read is a product of matrices again.
     """
     names = {d.name for d in all_dims(root)}
-    return _with_reductions(root, lambda r: _split(r, size, names) if (size := _inner_size(r)) is not None else r)
 
+    def change(r: Term) -> Term:
+        size = _inner_size(r)
+        made = None if size is None else in_blocks(r, r.attrs[1].size // size, names, ("outer", "inner"))
+        return r if made is None else simplify_index(made)
 
-def _split(r: Term, size: int, names: set[str]) -> Term:
-    monoid, dim = r.attrs
-    outer = Dim(unused_name(f"{dim.name}_outer", names), dim.size // size)
-    inner = Dim(unused_name(f"{dim.name}_inner", names), size)
-    index = iota(outer) * const(size) + iota(inner)
-    part = reduce(monoid, inner, simplify_index(at_place(r.args[0], dim, index)))
-    if monoid != "rescaled":
-        return reduce(monoid, outer, part)
-    present = where(eq(scale(part), const(-inf)), const(0.0), mantissa(part))  # the mantissa of no elements is NaN
-    return rescaled_sum(outer, scale(part), present)
+    return _with_reductions(root, change)
 
 
 def _inner_size(r: Term) -> int | None:

@@ -222,8 +222,3 @@ class Planning:
             names=self.names | {store.output.name},
             notes=(*self.notes, note),
         )
-
-
-def unused_name(name: str, names: Collection[str]) -> str:
-    """The name, with a number behind it if it is among the names."""
-    return next(n for k in range(len(names) + 1) if (n := f"{name}{k or ''}") not in names)

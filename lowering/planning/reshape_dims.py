@@ -19,9 +19,10 @@ from ..analysis.dim_roles import loop_reductions, product_sides, static_size
 from ..analysis.relative_index import Table
 from ..plan.device import H200
 from ..plan.records import Store
+from ..plan.term_edits import unused_name
 from ..plan.thresholds import MIN_ROWS_OF_A_PRODUCT
 from .kernel_shape import DimFacts, kernel_shape
-from .planning_state import KernelShape, Planning, unused_name
+from .planning_state import KernelShape, Planning
 
 Change = dict[Term, Term]  # from the index along a dim to an index along the new dims
 

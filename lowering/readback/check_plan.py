@@ -1,8 +1,8 @@
 """Holds a plan against what was asked for, on every compile.
 
-The plan is read back as terms. Where such a term is the very term that was asked for, up to names of bound dims and the
-order of a guard's parts, it is equal for every length and input. Else the two are evaluated at sampled indices, with
-numbers in which equal programs are exactly equal.
+The plan is read back as terms, and what it does in blocks or parts as whole reductions, by laws. Where such a term is
+the very term that was asked for, up to names of bound dims and the order of a guard's parts, it is equal for every
+length and input. Else the two are evaluated at sampled indices, with numbers in which equal programs are exactly equal.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from .canonical_terms import Canonical
 from .compare_terms import demand_equal
 from .erase_stored import erased
 from .plan_meaning import Meaning, NotReadBack, placed, read_back
+from .whole_reductions import WholeReductions
 
 ERRORS = (TermError, UnknownSize, ArithmeticError, LookupError, TypeError, ValueError, AttributeError)
 OTHER_AXES = "a result is stored with other axes than it was asked for"
@@ -30,18 +31,21 @@ OTHER_AXES = "a result is stored with other axes than it was asked for"
 class ReadBack:
     """How many results are the very terms that were asked for, and how many were found equal in numbers.
 
-    parts: the names of what kernels store for one another: the law stored(x) = x takes them out.
+    parts: the names of what kernels store for one another: the law stored(x) = x takes them out. laws: the names of
+    those by which reductions in blocks or parts are whole ones.
     """
 
     same: int
     equal: int
     parts: tuple[str, ...] = ()
+    laws: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         found = [f"{_many(self.same)} as asked for"] if self.same else []
         found += [f"{_many(self.equal)} equal in a finite ring at sampled indices"] if self.equal else []
         stored = f", {', '.join(self.parts)} by the law {read_of_stored.name}" if self.parts else ""
-        return f"read back{stored}: {', '.join(found)}"
+        whole = f", reductions by the law {' and '.join(self.laws)}" if self.laws else ""
+        return f"read back{stored}{whole}: {', '.join(found)}"
 
 
 def _many(count: int) -> str:
@@ -106,10 +110,12 @@ def check(plan: Plan, asked: Sequence[Store]) -> ReadBack:
     found = erased(found, results)
     canonical = Canonical()
     pairs = [_pair(store, found.stored, canonical) for store in asked]
+    whole = WholeReductions()
+    pairs = [pair if pair[0] is pair[1] else (whole(pair[0]), whole(pair[1])) for pair in pairs]
     different = [pair for pair in (*pairs, *found.equal) if pair[0] is not pair[1]]
     demand_equal(plan, different)
     same = sum(one is other for one, other in pairs)
-    return ReadBack(same, len(pairs) - same, parts)
+    return ReadBack(same, len(pairs) - same, parts, tuple(whole.laws))
 
 
 def _pair(store: Store, stored: Mapping[str, Meaning], canonical: Canonical) -> tuple[Term, Term]:

@@ -1,4 +1,4 @@
-"""Erases from plan terms what kernels store for one another, by the law stored(x) = x.
+"""Erases from plan terms what kernels store for one another, by the law stored(x) = x, and shows how, for certificates.
 
 A plan term says what a plan computes and, by `stored`, which of its values kernels read from memory. Erased, it is the
 term that is held against what was asked for. `erasing` is the same as a chain of steps, for certificates. Example:
@@ -10,15 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from ...egraph.derivation.certificate import FORWARD, Derivation, DerivationStep, binding_text
+from ...egraph.derivation.certificate import BACKWARD, FORWARD, Derivation, DerivationStep, binding_text
 from ...egraph.derivation.derive import path_to
-from ...egraph.rewrite.match import match, rewrite
+from ...egraph.rewrite.match import Binding, binding_of, instantiate, match, rewrite
+from ...egraph.rewrite.rule import Rule
 from ...egraph.terms.term import Term
 from ...egraph.terms.traversal import substitute, subterms
 from ...rules.demotion import read_of_stored
 from ..plan.records import Plan
 from .canonical_terms import with_args
 from .plan_meaning import ReadPlan, read_back
+from .whole_reductions import guesses
 
 OF_A_PLAN = "{} as the plan computes it"
 
@@ -52,16 +54,33 @@ def stored_parts(term: Term) -> list[str]:
 
 
 def erasing(term: Term) -> Derivation:
-    """The chain from a plan term to the same over the plan's inputs alone: each step is an instance of the law."""
+    """The chain from a plan term to the same over the plan's inputs alone, with whole reductions where a law has them.
+
+    Each step is an instance of a law.
+    """
     steps: list[DerivationStep] = []
     current = term
     while (node := next((n for n in subterms(current) if n.op == "stored"), None)) is not None:
         after = substitute(current, {node: node.args[0]})
-        binding = binding_text(match(read_of_stored.left, node) or {})
+        shown = binding_text(match(read_of_stored.left, node) or {})
         place = path_to(current, node)
-        steps.append(DerivationStep(read_of_stored.name, FORWARD, place, binding, current, after, everywhere=True))
+        steps.append(DerivationStep(read_of_stored.name, FORWARD, place, shown, current, after, everywhere=True))
+        current = after
+    while (found := next(filter(None, map(_of_a_whole, subterms(current))), None)) is not None:
+        node, whole, law, binding = found
+        after, place = substitute(current, {node: whole}), path_to(current, node)
+        steps.append(DerivationStep(law.name, BACKWARD, place, binding_text(binding), current, after, everywhere=True))
         current = after
     return Derivation(term, current, tuple(steps))
+
+
+def _of_a_whole(node: Term) -> tuple[Term, Term, Rule, Binding] | None:
+    """A reduction in blocks or parts with the whole one, where it is the very right side of a law, and the binding."""
+    for law, whole, chosen in guesses(node) if node.op == "reduce" else ():
+        binding = binding_of(law, whole, chosen)
+        if binding is not None and instantiate(law.right, binding) is node:
+            return node, whole, law, binding
+    return None
 
 
 def certificates(plan: Plan) -> Iterator[dict]:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ...egraph.terms.ops import MONOIDS, cast, const, eq, iota, load, make, scaled, stored, sum_over, where
+from ...egraph.terms.sizes import term_of
 from ...egraph.terms.term import Dim, Tensor, Term
 from ..plan.records import Accumulator, Kernel, Loop, Plan, Store
 from .canonical_terms import Canonical, at_indices, named
@@ -179,9 +180,7 @@ def placed(store: Store, term: Term) -> Meaning:
 def _states(loop: Loop, accumulator: Accumulator) -> list[Term]:
     """The softmax states of single elements."""
     gauge = accumulator.gauge if loop.guard is None else where(loop.guard, accumulator.gauge, _dropped(loop))
-    if loop.part is not None:
-        gauge = where(_is_in_part(loop), gauge, const(MONOIDS["rescaled"].identity[0]))
-    return [scaled(gauge, value) for value in _totals(accumulator)]
+    return [_of_part(loop, "rescaled", scaled(gauge, value)) for value in _totals(accumulator)]
 
 
 def _values(loop: Loop, accumulator: Accumulator) -> list[Term]:
@@ -190,7 +189,7 @@ def _values(loop: Loop, accumulator: Accumulator) -> list[Term]:
         raise NotReadBack(f"{accumulator.name} is no softmax state, and has what only these have")
     identity = const(MONOIDS[accumulator.monoid].identity)
     values = [value if loop.guard is None else where(loop.guard, value, identity) for value in accumulator.values]
-    return values if loop.part is None else [where(_is_in_part(loop), value, identity) for value in values]
+    return [_of_part(loop, accumulator.monoid, value) for value in values]
 
 
 def _dropped(loop: Loop) -> Term:
@@ -214,8 +213,16 @@ def part_of(loop: Loop) -> Tensor:
     return Tensor(f"{PART}{loop.dim.name}", "int64", (loop.dim.size,))
 
 
-def _is_in_part(loop: Loop) -> Term:
-    return eq(load(part_of(loop), iota(loop.dim)), iota(loop.part))
+def part_index(loop: Loop) -> Term:
+    """The part of the index that a loop is at, for the law `reduction_in_parts`."""
+    return load(part_of(loop), iota(loop.dim))
+
+
+def _of_part(loop: Loop, monoid: str, value: Term) -> Term:
+    """An element where it is in the part of the loop that a program goes through, as the law has it."""
+    if loop.part is None:
+        return value
+    return make("only", (eq(part_index(loop) % term_of(loop.part.size), iota(loop.part)), value), (monoid,))
 
 
 def _demand_dtype(store: Store) -> None:

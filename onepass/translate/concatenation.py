@@ -1,7 +1,7 @@
 """Concatenations: a choice between tensors by position; and what a reduction goes over, cut in pieces or put together.
 
-⊕_j s = (⊕_{j < n} s) ⊕ (⊕_{j ≥ n} s) for every commutative monoid ⊕. In a piece each choice by position is decided,
-so nothing is concatenated. Likewise, a sum over a stack of other sums is their sum. Along axes that are not reduced
+⊕_j s = (⊕_{j < n} s) ⊕ (⊕_{j ≥ n} s): a law of rules/demotion.py. In a piece each choice by position is decided, so
+nothing is concatenated. Likewise, a sum over a stack of other sums is their sum. Along axes that are not reduced
 the choice stays, with indices clamped to the tensors. It also stays in one factor of a short sum of products, which
 is then computed whole. A wide sum over columns of which the first are read elsewhere, too, is cut where these end.
 The other way round, a reduction over two axes of scores is one over both.
@@ -12,19 +12,20 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from .. import messages
+from ..egraph.rewrite.match import rewrite
 from ..egraph.terms.affine import affine, bounds, compare
 from ..egraph.terms.index_simplify import simplify_index
-from ..egraph.terms.ops import const, iota, make, reduce
+from ..egraph.terms.ops import OPERATION_OF, const, iota, make, reduce
 from ..egraph.terms.sizes import Size, term_of
 from ..egraph.terms.term import Dim, Term
-from ..egraph.terms.traversal import rebuild, reduces, subterms, tensors
+from ..egraph.terms.traversal import at_place, rebuild, reduces, subterms, tensors
 from ..lowering.analysis.dim_roles import is_long, sum_factors
 from ..lowering.analysis.exact_products import native
 from ..lowering.plan.thresholds import MAX_OPERAND_WIDTH, MAX_RESIDENT_ELEMENTS
+from ..rules.demotion import reduction_cut_in_two
 from .registry import Handlers, OperatorCall, TensorValue, choose, convert, require_fit, stored_literal, term_dtype
 
 handles = Handlers()
-COMBINE = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "any": "or", "all": "and"}
 
 
 def at_most(i: Term, largest: Term) -> Term:
@@ -120,7 +121,7 @@ def in_pieces(root: Term) -> Term:
 
     def change(node: Term, args: tuple[Term, ...]) -> Term:
         made = node if args == node.args else make(node.op, args, node.attrs)
-        return _split(made) if node.op == "reduce" and node.attrs[0] in COMBINE else made
+        return _split(made) if node.op == "reduce" and node.attrs[0] in OPERATION_OF else made
 
     return rebuild(root, change)
 
@@ -135,7 +136,7 @@ def over_all_places(root: Term) -> Term:
 
     def change(node: Term, args: tuple[Term, ...]) -> Term:
         made = node if args == node.args else make(node.op, args, node.attrs)
-        return _over_both(made, counts) if made.op == "reduce" and made.attrs[0] in COMBINE else made
+        return _over_both(made, counts) if made.op == "reduce" and made.attrs[0] in OPERATION_OF else made
 
     return rebuild(root, change) if counts else root
 
@@ -153,13 +154,14 @@ def _over_both(total: Term, counts: Collection[Size | None]) -> Term:
     if inner.op != "reduce" or inner.attrs[0] != monoid or not isinstance(step := inner.attrs[1].size, int):
         return total
     if outer.size == 1 and monoid in ("max", "min"):
-        return _at(inner, outer, const(0))
+        return simplify_index(at_place(inner, outer, const(0)))
     body, slot = inner.args[0], inner.attrs[1]
     size = _size(simplify_index(term_of(outer.size) * const(step)))
     if size is None or size not in counts or not any({outer, slot} <= score.dims for score in reduces(body)):
         return total
     both = Dim(f"{outer.name}.{slot.name}", size)
-    body = _at(_at(body, outer, iota(both) // const(step)), slot, iota(both) % const(step))
+    for dim, index in ((outer, iota(both) // const(step)), (slot, iota(both) % const(step))):
+        body = simplify_index(at_place(body, dim, index))
     return _over_both(reduce(monoid, both, body), counts)
 
 
@@ -174,7 +176,7 @@ def cut_where_columns_end(root: Term) -> Term:
     def change(node: Term, args: tuple[Term, ...]) -> Term:
         made = node if args == node.args else make(node.op, args, node.attrs)
         end = _end_of_columns(node, loads)
-        return made if end is None else _cut_at("sum", node.attrs[1], made.args[0], const(end))
+        return made if end is None else _cut_at(const(end), made)
 
     return rebuild(root, change)
 
@@ -206,18 +208,18 @@ def _row_of(load: Term) -> tuple[object, ...]:
 
 
 def _split(total: Term) -> Term:
-    monoid, dim = total.attrs
-    body = total.args[0]
+    dim, body = total.attrs[1], total.args[0]
     cut = next((c for c in _cuts(body, dim) if _inside(c, dim) and not _in_one_factor(c, total)), None)
-    if cut is None:
-        return total
-    return _cut_at(monoid, dim, body, cut)
+    return total if cut is None else _cut_at(cut, total)
 
 
-def _cut_at(monoid: str, dim: Dim, body: Term, cut: Term) -> Term:
-    before = _piece(monoid, dim, body, "before", const(0), cut)
-    after = _piece(monoid, dim, body, "after", cut, simplify_index(term_of(dim.size) - cut))
-    return make(COMBINE[monoid], (before, after))
+def _cut_at(cut: Term, total: Term) -> Term:
+    """A reduction cut at a place, by the law; what is around each of the two is split again."""
+    dim = total.attrs[1]
+    sizes = _size(cut), _size(simplify_index(term_of(dim.size) - cut))
+    before, behind = (Dim(f"{dim.name}.{side}", size) for side, size in zip(("before", "after"), sizes, strict=True))
+    made = rewrite(reduction_cut_in_two, total, {"dim a": before, "dim b": behind})
+    return total if made is None else make(made.op, tuple(map(_piece, made.args)))
 
 
 def _in_one_factor(cut: Term, total: Term) -> bool:
@@ -229,26 +231,11 @@ def _in_one_factor(cut: Term, total: Term) -> bool:
     )
 
 
-def _piece(monoid: str, dim: Dim, body: Term, side: str, start: Term, size: Term) -> Term:
-    if size is const(1):
-        return in_pieces(_at(body, dim, start))
-    part = Dim(f"{dim.name}.{side}", _size(size))
-    return _split(reduce(monoid, part, _at(body, dim, simplify_index(iota(part) + start))))
-
-
-def _at(body: Term, dim: Dim, position: Term) -> Term:
-    """The body at a position of the dim; inner reductions over the same dim stay as they are."""
-    done: dict[Term, Term] = {}
-
-    def visit(node: Term) -> Term:
-        if dim not in node.dims:
-            return node
-        if node not in done:
-            here = node.op == "iota" and node.attrs[0] == dim
-            done[node] = position if here else make(node.op, tuple(map(visit, node.args)), node.attrs)
-        return done[node]
-
-    return simplify_index(visit(body))
+def _piece(total: Term) -> Term:
+    (monoid, part), body = total.attrs, total.args[0]
+    if part.size == 1:
+        return in_pieces(simplify_index(at_place(body, part, const(0))))
+    return _split(reduce(monoid, part, simplify_index(body)))
 
 
 def _cuts(body: Term, dim: Dim) -> Iterator[Term]:

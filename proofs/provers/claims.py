@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from ...egraph.rewrite.guard import Guard
+from ...egraph.rewrite.guard import CLASSES, Guard
 from ...egraph.rewrite.rule import Restriction, Rule
 from ...egraph.sampling.samples import variables_under_exponents
 from ...egraph.terms.ops import MONOIDS, const, le, lt, make
@@ -28,21 +28,29 @@ def cases(rule: Rule) -> Iterator[Rule]:
     """The rule for every choice of monoids for its variables; and with each pair of dims made one dim."""
     for name, kind in rule.variables:
         if kind == "monoid":
-            for monoid in MONOIDS:
-                yield from cases(_with_monoid(rule, name, monoid))
+            for monoid, guards in _monoids(rule, name):
+                yield from cases(_with_monoid(replace(rule, guards=guards), name, monoid))
             return
     yield rule
-    dims = [d for d in dict.fromkeys((*all_dims(rule.left), *all_dims(rule.right))) if d.size is None]
+    every = dict.fromkeys((*all_dims(rule.left), *all_dims(rule.right)))
+    dims = [d for d in every if d.size is None and f"dim {d.name}" not in rule.new_dims]
     for n, dim in enumerate(dims):
         for other in dims[:n]:
             yield _with_one_dim(rule, {dim: other})
+
+
+def _monoids(rule: Rule, name: str) -> Iterator[tuple[str, tuple[Guard, ...]]]:
+    """The monoids that a variable stands for, by the guards about it, each with the other guards."""
+    about = [g for g in rule.guards if g.kind in CLASSES and g.operands == (AttributeVariable(name),)]
+    others = tuple(g for g in rule.guards if g not in about)
+    yield from ((m, others) for m in MONOIDS if all(m in CLASSES[g.kind] for g in about))
 
 
 def _with_monoid(rule: Rule, name: str, monoid: str) -> Rule:
     """The rule for one monoid. The variables are bools if it folds bools."""
 
     def change(node: Term, args):
-        if node.op == "var" and MONOIDS[monoid].dtype == "bool":
+        if node.op == "var" and node.attrs[1] == "any" and MONOIDS[monoid].dtype == "bool":
             return make("var", (), (node.attrs[0], "bool"))
         return make(node.op, args, tuple(monoid if a == AttributeVariable(name) else a for a in node.attrs))
 
@@ -76,6 +84,12 @@ def facts_of(rule: Rule, restriction: Restriction) -> VariableFacts:
     )
 
 
+def constant_along_new_dims(rule: Rule) -> Iterator[tuple[Term, Dim]]:
+    """Each variable of a rule with each new dim, on which it does not depend: the term that it stands for lacks it."""
+    variables = dict.fromkeys(n for side in (rule.left, rule.right) for n in _variables(side))
+    yield from ((x, Dim(name.removeprefix("dim "))) for x in variables for name in rule.new_dims)
+
+
 def _names(guards: Iterable[Guard]) -> set[str]:
     """The names of the variables that the guards are about."""
     return {g.operands[0].attrs[0] for g in guards if g.operands[0].op == "var"}
@@ -98,10 +112,10 @@ def _kinds_of_variables(
     paired = any(r.attrs[0] == "rescaled" for r in reduces(rule.left)) and not _scaled(rule.left)
 
     def kinds(name: str) -> tuple[str, ...]:
-        if paired:
-            return (PAIR_OF_REALS, ABSENT)
         if name in signs or (name in pattern and pattern[name].dtype == "int64"):
             return (REAL,)
+        if paired:
+            return (PAIR_OF_REALS, ABSENT)
         if name in literals:
             return (REAL, NEG, POS, UNDEFINED)
         finite = restriction.scores_finite if name in scores else restriction.values_finite

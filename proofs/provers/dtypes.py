@@ -66,7 +66,8 @@ def _bindings(rule: Rule, among: Sequence[str]) -> Iterator[dict[str, object]]:
     """Every choice: loads of every dtype for variables, numbers for literals, dtypes for dtype variables."""
     literal = {g.operands[0] for g in rule.guards if g.kind in LITERAL}
     pattern = {n.attrs[0]: n for side in (rule.left, rule.right) for n in subterms(side) if n.op == "var"}
-    dims = {name: Dim(name.removeprefix("dim "), 2) for name in variables_of(rule.left) if name.startswith("dim ")}
+    named = variables_of(rule.left) | variables_of(rule.right)
+    dims = {name: Dim(name.removeprefix("dim "), 2) for name in named if name.startswith("dim ")}
     paired = any(r.attrs[0] == "rescaled" for r in reduces(rule.left))
     choices = {name: _values(node, node in literal, paired, among) for name, node in pattern.items()}
     choices |= {name: DTYPES for name, kind in rule.variables if kind == "dtype"}

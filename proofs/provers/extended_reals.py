@@ -301,7 +301,8 @@ MEANINGS = {
     "and": _strict(lambda a, b, oracle: a and b, logical=True),
     "or": _strict(lambda a, b, oracle: a or b, logical=True),
     "where": _choice,
-    "scaled": lambda a, b, oracle: (a, b),
+    "only": lambda kept, state, oracle: _choice(kept, state, (NEG, UNDEFINED), oracle),
+    "scaled": lambda a, b, oracle: (a, UNDEFINED if a == NEG else b),
     "scale": _scale,
     "mantissa": _mantissa,
 }

@@ -13,8 +13,22 @@ from dataclasses import dataclass
 from functools import cache
 from time import thread_time
 
-from ...egraph.rewrite.guard import OPERATION_OF
-from ...egraph.terms.ops import MONOIDS, const, make, max_over, maximum, reduce, sum_over, var
+from ...egraph.rewrite.guard import Guard
+from ...egraph.terms.ops import (
+    MONOIDS,
+    OPERATION_OF,
+    at,
+    combined,
+    const,
+    iota,
+    make,
+    max_over,
+    maximum,
+    reduce,
+    size_of,
+    sum_over,
+    var,
+)
 from ...egraph.terms.term import PAIR, Dim, Term
 from ...egraph.terms.traversal import reduces, substitute, subterms
 from . import theorems
@@ -28,6 +42,20 @@ MAX_TERMS_OF_A_SIDE = 40
 NOT_EMPTY = "ranges are not empty"
 FIXED, PROMOTE, NONEMPTY = "Homomorphism.fixed", "Homomorphism.promote", "Homomorphism.promote_nonempty"
 NEEDS_SIGNS = ("log", "log2", "log1p", "sqrt", "rsqrt", "pow", "abs")  # operations that depend on a sign
+
+# Guard about sizes: a theorem, and what it makes a whole reduction of, from monoid, body, dim, and the guard's parts.
+DIVIDED: dict[str, tuple[str, Callable[..., Term]]] = {
+    "in_blocks": (
+        "Monoid.tile",
+        lambda m, x, j, b, i: reduce(m, b, reduce(m, i, at(x, j, iota(b) * size_of(i) + iota(i)))),
+    ),
+    "in_two": (
+        "Monoid.split",
+        lambda m, x, j, a, b: combined(
+            m, reduce(m, a, at(x, j, iota(a))), reduce(m, b, at(x, j, size_of(a) + iota(b)))
+        ),
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -78,13 +106,18 @@ class Reductions:
     """The prover for one pair of sides.
 
     facts: what is known of the variables. independent: pairs of a variable and a dim on which it does not depend.
-    literals: the variables for literals. deadline: in seconds of `thread_time`.
+    literals: the variables for literals. deadline: in seconds of `thread_time`. sized: guards about sizes of dims.
     """
 
     def __init__(
-        self, facts: VariableFacts, independent: frozenset[tuple[Term, Dim]], literals: frozenset[Term], deadline
+        self,
+        facts: VariableFacts,
+        independent: frozenset[tuple[Term, Dim]],
+        literals: frozenset[Term],
+        deadline: float,
+        sized: frozenset[Guard] = frozenset(),
     ):
-        self.independent, self.literals, self.deadline = independent, literals, deadline
+        self.independent, self.literals, self.deadline, self.sized = independent, literals, deadline, sized
         self.atoms: dict[str, tuple] = {}
         kinds = facts.kinds
         self.signs = dict(facts.signs)
@@ -104,6 +137,7 @@ class Reductions:
         """Compares two terms as scalars. Equal reductions are one variable."""
         if (left, right) not in self._compared:
             names = self._names([*outermost(left), *outermost(right)])
+            names |= {n: self._elsewhere(n) for side in (left, right) for n in subterms(side) if n.op == "at"}
             found = compare(substitute(left, names), substitute(right, names), self.facts, self.deadline)
             self.cases += found.cases
             self._compared[left, right] = found
@@ -120,6 +154,12 @@ class Reductions:
             else:
                 names[one] = self._atom(one)
         return names
+
+    def _elsewhere(self, node: Term) -> Term:
+        """A variable for what a variable is at another place: of the same kinds, and nothing else is known of it."""
+        name = f"place {node}"
+        self.atoms[name] = self.facts.kinds(node.args[0].attrs[0])
+        return var(name, node.dtype)
 
     def _atom(self, reduction: Term) -> Term:
         kind = MONOIDS[reduction.attrs[0]].dtype
@@ -208,10 +248,12 @@ class Reductions:
         return TheoremStep(tuple(names), after, forward, backward) if forward or backward else None
 
     def _at(self, node: Term, inside: bool) -> Iterator[TheoremStep]:
+        yield from self._whole(node)
         if node.op == "reduce":
             yield from self._pulled(node)
             yield from self._split(node)
             yield from self._exchanged(node)
+            yield from self._one_of_parts(node)
         elif node.op in ("scale", "mantissa"):
             yield from self._two_passes(node)
         elif not node.dtype.startswith(PAIR):  # no theorem is about functions whose result is a state
@@ -225,7 +267,7 @@ class Reductions:
         (monoid, dim), (body,) = node.attrs, node.args
         for form in self._forms(body, monoid, dim):
             moving = [n for n, a in enumerate(form.args) if self.depends(a, dim)]
-            if len(moving) != 1 or form.op == "reduce" or form.args[moving[0]].dtype.startswith(PAIR):
+            if len(moving) != 1 or form.op in ("reduce", "at") or form.args[moving[0]].dtype.startswith(PAIR):
                 continue
             rewritten = Comparison(True, True, 0) if form is body else self.scalar(body, form)
             phi = hole(form, moving[0])
@@ -329,6 +371,35 @@ class Reductions:
             if applies("Monoid.fubini", monoid):
                 after = reduce(monoid, inner.attrs[1], reduce(monoid, dim, inner.args[0]))
                 yield TheoremStep(("Monoid.fubini",), after, True, True)
+
+    def _whole(self, node: Term) -> Iterator[TheoremStep]:
+        """What reductions over parts of a dim are together: the reduction over the dim, whose size a guard divides."""
+        for guard in self.sized:
+            theorem, divided = DIVIDED[guard.kind]
+            dim, *parts = guard.operands
+            for monoid, x in {(r.attrs[0], r.args[0].args[0]) for r in reduces(node) if r.args[0].op == "at"}:
+                if (guard.kind == "in_two" and monoid not in OPERATION_OF) or self._any_depends(x, *parts):
+                    continue
+                if node is divided(monoid, x, dim, *parts) and applies(theorem, monoid):
+                    yield TheoremStep((theorem,), reduce(monoid, dim, x), True, True)
+
+    def _any_depends(self, x: Term, *dims: Dim) -> bool:
+        return any(self.depends(x, dim) for dim in dims)
+
+    def _one_of_parts(self, node: Term) -> Iterator[TheoremStep]:
+        """⊕_p (x where c mod |p| = p) is x, if x and c do not depend on p, and p has an element."""
+        (monoid, dim), (body,) = node.attrs, node.args
+        if body.op not in ("only", "where"):
+            return
+        kept, x = body.args[:2]
+        absent = body.op == "only" or body is make("only", (kept, x), (monoid,))
+        if not absent or kept.op != "eq" or kept.args[1] is not iota(dim) or kept.args[0].op != "mod":
+            return
+        part, count = kept.args[0].args
+        if count is size_of(dim) and not self._any_depends(x, dim) and not self._any_depends(part, dim):
+            if applies("Monoid.partition", monoid):
+                self.not_empty = True
+                yield TheoremStep(("Monoid.partition",), x, True, True)
 
     def _two_passes(self, node: Term) -> Iterator[TheoremStep]:
         """A fold of rescaled pairs in two passes: its scale is the largest score, its mantissa a sum of views."""

@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...egraph.rewrite.guard import OPERATION_OF
-from ...egraph.terms.ops import MONOIDS, const, exp, make, maximum, var
+from ...egraph.terms.ops import MONOIDS, OPERATION_OF, const, exp, make, maximum, var
 from ...egraph.terms.term import Term
 
 THEOREMS: dict[str, tuple[str, ...]] = {
+    "Monoid.split": ("op_assoc", "op_unit_left"),
     "Monoid.tile": ("op_assoc", "op_unit_left"),
     "Monoid.stream_reduce": ("op_assoc", "op_unit_left", "op_unit_right"),
     "Monoid.absent": ("op_unit_left",),

@@ -45,6 +45,7 @@ OPERATIONS: dict[str, dict[str, str]] = {  # operation: its definition by the so
     "and": {TRUTH: "andb"},
     "or": {TRUTH: "orb"},
     "where": {NUMBER: "choice", INTEGER: "choice", TRUTH: "choice"},
+    "only": {STATE: "present_where"},
     "scaled": {NUMBER: "scaled"},
     "scale": {STATE: "scale_of"},
     "mantissa": {STATE: "mantissa_of"},
@@ -73,5 +74,6 @@ WORDS = frozenset(
     "forall exists fun let in if then else match with end as at return fix cofix for where using Prop Set Type".split()
 )
 SIGNS = {INTEGER: {1: "(0 < {})%Z", 0: "{} <> 0%Z"}, "R": {1: "0 < {}", 0: "{} <> 0"}}  # what is known of a variable
+SIZES = {"in_blocks": "*", "in_two": "+"}  # guards about the size of a dim: what its parts' sizes are joined by
 # What a law claims of its sides, by whether both are undefined at the same places.
 EQUAL, REFINES = "{} =\n    {}", "refines {}\n    {}"

@@ -17,7 +17,7 @@ from ...egraph.terms.ops import MONOIDS
 from ...egraph.terms.term import FLOATS, PAIR, Dim, Term
 from ...egraph.terms.traversal import all_dims, subterms
 from ..provers.case_analysis import VariableFacts
-from ..provers.claims import FINITE, cases, facts_of
+from ..provers.claims import FINITE, cases, constant_along_new_dims, facts_of
 from .meanings import (
     EQUAL,
     FOLDS,
@@ -26,6 +26,7 @@ from .meanings import (
     OPERATIONS,
     REFINES,
     SIGNS,
+    SIZES,
     STATE,
     TRUTH,
     TYPES_OF_NUMBERS,
@@ -80,6 +81,7 @@ class Writer:
         terms = (rule.left, rule.right, *also)
         self.facts: VariableFacts = facts_of(rule, restriction)
         still = {guard.operands for guard in rule.guards if guard.kind == "independent"}
+        still |= {*constant_along_new_dims(rule)}
         self.variables: dict[Term, tuple[Dim, ...]] = {}  # and the dims along which each may change
         for side in terms:
             for variable, dim in _bound(side, ()):
@@ -137,14 +139,16 @@ class Writer:
                 yield f"forall {name} : nat, ({name} < size_{name})%nat"
             elif self.nonempty:
                 yield f"(0 < size_{name})%nat"
+        for guard in (g for g in self.rule.guards if g.kind in SIZES):
+            whole, *parts = (f"size_{self.names[d]}" for d in guard.operands)
+            yield f"{whole} = ({f' {SIZES[guard.kind]} '.join(parts)})%nat"
 
     def _coordinates(self, node: Term, bound: frozenset[Dim]) -> Iterator[Dim]:
         """The dims of variables that no reduction binds at their place."""
         if node.op == "var":
             yield from (d for d in self.variables[node] if d not in bound)
-        inside = bound | {node.attrs[1]} if node.op == "reduce" else bound
         for argument in node.args:
-            yield from self._coordinates(argument, inside)
+            yield from self._coordinates(argument, bound.union(_binds(node)))
 
     def _known(self) -> Iterator[str]:
         """What the guards say of variables: their signs, and conditions that hold."""
@@ -185,8 +189,10 @@ class Writer:
         if node.op == "var":
             kind, value = self.type_of(node)
             return STATE if value == "held" else NUMBER if value else kind
-        if node.op == "reduce":
+        if node.op in ("reduce", "at"):
             return self.sort(node.args[0])
+        if node.op == "only":
+            return self.sort(node.args[1])
         if node.op == "scaled" or node.dtype.startswith(PAIR):
             return STATE
         return {"int64": INTEGER, "bool": TRUTH}.get(node.dtype, NUMBER)
@@ -200,6 +206,11 @@ class Writer:
             return f"({reader} {argument})" if reader else argument
         if node.op == "const":
             return literal(node.attrs[0])
+        if node.op in ("iota", "size") and isinstance(node.attrs[0], Dim):
+            return f"(Z.of_nat {'size_' * (node.op == 'size')}{self.names[node.attrs[0]]})"
+        if node.op == "at":
+            value, place = map(self.term, node.args)
+            return f"(let {self.names[node.attrs[0]]} := Z.to_nat {place} in {value})"
         if node.op == "cast" and self.sort(node.args[0]) == TRUTH and self.sort(node) == NUMBER:
             return f"(choice {self.term(node.args[0])} {literal(1.0)} {literal(0.0)})"
         if node.op == "cast":
@@ -229,9 +240,13 @@ def _bound(node: Term, dims: tuple[Dim, ...]) -> Iterator[tuple[Term, Dim | None
     if node.op == "var":
         yield node, None
         yield from ((node, dim) for dim in dims)
-    inside = (*dims, node.attrs[1]) if node.op == "reduce" else dims
     for argument in node.args:
-        yield from _bound(argument, inside)
+        yield from _bound(argument, (*dims, *_binds(node)))
+
+
+def _binds(node: Term) -> tuple[Dim, ...]:
+    """The dim that a reduction binds, or of which a variable is read at another place."""
+    return (node.attrs[-1],) if node.op in ("reduce", "at") else ()
 
 
 def literal(value: float | bool) -> str:

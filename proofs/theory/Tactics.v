@@ -240,6 +240,27 @@ Ltac sums_of_exponentials :=
 Ltac exchanged :=
   intros; try (intro; symmetry); first [apply states_exchanged | apply over_exchanged; solve [intros; cells]].
 
+(* A range in blocks, cut in two, or in parts; what is read at an index of a part is the element there. *)
+Ltac same_elements := repeat (apply over_alike; intros); cbv zeta; repeat (apply f_equal); lia.
+
+Ltac parted :=
+  intros; unfold refines; try (intro; symmetry); subst;
+  first
+  [ rewrite states_in_blocks; unfold merged_over; same_elements
+  | apply states_in_parts; assumption
+  | unfold sum_over, product_over, highest_over, lowest_over, any_over, all_over in *;
+    first
+    [ rewrite over_in_blocks by (intros; cells); same_elements
+    | rewrite over_cut by (intros; cells); apply f_equal2; same_elements
+    | unfold choice; apply over_in_parts; solve [assumption | intros; cells] ] ].
+
+(* States that are the same element by element. *)
+Ltac same_states :=
+  intros; unfold merged_over; apply over_alike; let j := fresh "j" in intros j _; at_element j; kinds; meanings; decisions;
+  first
+  [ reflexivity
+  | apply f_equal; apply f_equal2; apply (f_equal Number); reals ].
+
 Ltac logarithms_of_literals :=
   repeat match goal with
   | |- context [logarithm (Number ?x)] =>
@@ -288,10 +309,11 @@ Ltac some_fold :=
   end.
 
 Ltac law :=
-  tryif match goal with |- context [merged_over] => idtac end then first [solve [states] | solve [exchanged]]
+  tryif match goal with |- context [merged_over] => idtac end then first [solve [parted] | solve [same_states] | solve [states] | solve [exchanged]]
   else tryif some_fold then
     first
     [ solve [sums_of_reals] | solve [range_of_any_size] | solve [range_with_an_element] | solve [exchanged]
+    | solve [parted]
     | solve [rows] | solve [quotients_of_sums] | solve [sums_of_exponentials] | solve [cells] ]
   else first [solve [integers] | solve [cells]].
 

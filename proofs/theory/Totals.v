@@ -1,6 +1,6 @@
 (* Sums and maxima of real numbers and absent scores, to which reductions of values come down. *)
 
-From Coq Require Import Reals Lra List Lia Morphisms Setoid.
+From Coq Require Import Reals ZArith Lra List Lia Morphisms Setoid.
 From Onepass Require Import Monoid Homomorphism Cascade Softmax Values Folds.
 Import ListNotations.
 Open Scope R_scope.
@@ -26,6 +26,70 @@ Lemma over_exchanged : forall A (op : A -> A -> A) unit,
   forall rows columns f,
   over op unit rows (fun i => over op unit columns (f i)) = over op unit columns (fun j => over op unit rows (fun i => f i j)).
 Proof. intros A op unit assoc unit_left comm rows columns f; apply fubini; assumption. Qed.
+
+(* A range is cut at a place: Monoid.split. *)
+Lemma range_from : forall size start, seq start size = map (Nat.add start) (seq 0 size).
+Proof.
+  induction size as [|n IH]; intro start; simpl; [reflexivity|].
+  rewrite Nat.add_0_r, (IH (S start)), (IH 1%nat), map_map; f_equal; apply map_ext; intro; lia.
+Qed.
+
+Lemma over_cut : forall A (op : A -> A -> A) unit,
+  (forall x y z, op x (op y z) = op (op x y) z) -> (forall x, op unit x = x) ->
+  forall before behind f,
+  over op unit (before + behind) f = op (over op unit before f) (over op unit behind (fun j => f (before + j)%nat)).
+Proof.
+  intros A op unit assoc unit_left before behind f; unfold over.
+  rewrite seq_app, map_app, split by assumption; simpl; rewrite (range_from behind before), map_map; reflexivity.
+Qed.
+
+(* A range in blocks of one length: Monoid.tile. *)
+Lemma range_in_blocks : forall blocks length,
+  seq 0 (blocks * length) = concat (map (fun b => map (Nat.add (b * length)) (seq 0 length)) (seq 0 blocks)).
+Proof.
+  intros blocks length; induction blocks as [|n IH]; [reflexivity|].
+  rewrite seq_S, map_app, concat_app, <- IH; simpl; rewrite app_nil_r, <- range_from, Nat.add_comm, seq_app; reflexivity.
+Qed.
+
+Lemma over_in_blocks : forall A (op : A -> A -> A) unit,
+  (forall x y z, op x (op y z) = op (op x y) z) -> (forall x, op unit x = x) ->
+  forall blocks length f,
+  over op unit (blocks * length) f =
+  over op unit blocks (fun b => over op unit length (fun i => f (b * length + i)%nat)).
+Proof.
+  intros A op unit assoc unit_left blocks length f; unfold over.
+  rewrite range_in_blocks, concat_map, tile, !map_map by assumption.
+  f_equal; apply map_ext; intro b; rewrite map_map; reflexivity.
+Qed.
+
+(* Of several parts one has an element, and in the others it is absent. *)
+Lemma over_the_part : forall A (op : A -> A -> A) unit,
+  (forall x y z, op x (op y z) = op (op x y) z) -> (forall x, op unit x = x) -> (forall x y, op x y = op y x) ->
+  forall size k x, (0 <= k)%Z ->
+  over op unit size (fun p => if Z.eqb k (Z.of_nat p) then x else unit) = if Z.ltb k (Z.of_nat size) then x else unit.
+Proof.
+  intros A op unit assoc unit_left comm size k x positive; induction size as [|n IH].
+  - destruct (Z.ltb_spec k (Z.of_nat 0)); [lia | reflexivity].
+  - replace (S n) with (n + 1)%nat by lia; rewrite over_cut, IH by assumption; unfold over; simpl.
+    rewrite Nat.add_0_r, (comm _ unit), unit_left.
+    destruct (Z.ltb_spec k (Z.of_nat n)), (Z.ltb_spec k (Z.of_nat (n + 1))), (Z.eqb_spec k (Z.of_nat n)); try lia;
+      rewrite ?unit_left; try reflexivity; rewrite comm; apply unit_left.
+Qed.
+
+(* A range in parts, each element in one of them: Monoid.fubini, Monoid.partition. *)
+Lemma over_in_parts : forall A (op : A -> A -> A) unit,
+  (forall x y z, op x (op y z) = op (op x y) z) -> (forall x, op unit x = x) -> (forall x y, op x y = op y x) ->
+  forall parts size c f, (0 < parts)%nat ->
+  over op unit size f =
+  over op unit parts (fun p => over op unit size (fun j =>
+    if Z.eqb (Z.modulo (c j) (Z.of_nat parts)) (Z.of_nat p) then f j else unit)).
+Proof.
+  intros A op unit assoc unit_left comm parts size c f some.
+  rewrite over_exchanged by assumption; apply over_alike; intros j _.
+  pose proof (Z.mod_pos_bound (c j) (Z.of_nat parts)).
+  rewrite (over_the_part _ op unit) by (assumption || lia).
+  destruct (Z.ltb_spec (Z.modulo (c j) (Z.of_nat parts)) (Z.of_nat parts)); [reflexivity | lia].
+Qed.
 
 (* Sums of reals. *)
 Definition total := over Rplus 0.
@@ -241,4 +305,26 @@ Proof.
   intros; rewrite !(merged_of_states _ _ (fun i => over _ None _ _)) by
     (intro; apply merged_of_states; reflexivity).
   f_equal; apply over_exchanged; [exact merge_assoc | reflexivity | exact merge_comm].
+Qed.
+
+Lemma states_in_blocks : forall blocks length s,
+  merged_over (blocks * length) (fun j => held (s j)) =
+  merged_over blocks (fun b => merged_over length (fun i => held (s (b * length + i)%nat))).
+Proof.
+  intros; rewrite (merged_of_states (blocks * length) _ s) by reflexivity.
+  rewrite (merged_of_states blocks _ (fun b => over _ None length (fun i => s (b * length + i)%nat))) by
+    (intro; apply merged_of_states; reflexivity).
+  f_equal; apply over_in_blocks; [exact merge_assoc | reflexivity].
+Qed.
+
+Lemma states_in_parts : forall parts size c s, (0 < parts)%nat ->
+  merged_over size (fun j => held (s j)) =
+  merged_over parts (fun p => merged_over size (fun j =>
+    present_where (Z.eqb (Z.modulo (c j) (Z.of_nat parts)) (Z.of_nat p)) (held (s j)))).
+Proof.
+  intros parts size c s some; rewrite (merged_of_states size _ s) by reflexivity.
+  rewrite (merged_of_states parts _ (fun p => over (combine R R Rmax Rplus Softmax.rescale) None size (fun j =>
+    if Z.eqb (Z.modulo (c j) (Z.of_nat parts)) (Z.of_nat p) then s j else None))).
+  - f_equal; apply over_in_parts; [exact merge_assoc | reflexivity | exact merge_comm | assumption].
+  - intro p; apply merged_of_states; intro j; unfold present_where; destruct (Z.eqb _ _); reflexivity.
 Qed.

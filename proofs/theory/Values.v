@@ -217,6 +217,7 @@ Definition scaled (s w : value) : partial_sum :=
   match s with Below => None | _ => Some (s, rescaled s s w) end.
 Definition scale_of (s : partial_sum) : value := match s with None => Below | Some (m, _) => m end.
 Definition mantissa_of (s : partial_sum) : value := match s with None => Undefined | Some (_, a) => a end.
+Definition present_where (p : bool) (s : partial_sum) : partial_sum := if p then s else None.
 (* A variable for a state: a pair of reals, or absent. *)
 Definition held (s : option (R * R)) : partial_sum :=
   match s with Some (m, a) => Some (Number m, Number a) | None => None end.

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import Phase, find, settings
 
 from onepass import rules
-from onepass.egraph.derivation.certificate import check
+from onepass.egraph.derivation.certificate import FORWARD, Derivation, DerivationStep, binding_text, check
 from onepass.egraph.derivation.derive import derive
 from onepass.egraph.rewrite.match import rewrite
 from onepass.egraph.rewrite.rule import ASSUMPTIONS
@@ -44,8 +44,13 @@ def test_holds(law):
 @every_rule
 def test_fires(law):
     instance = an_instance(law)
-    assert rewrite(law, instance.left) is instance.right
+    assert rewrite(law, instance.left, instance.binding) is instance.right
     derivation = derive(instance.left, instance.right, (law,))
+    if law.chosen:
+        assert derivation is None
+        shown = binding_text(instance.binding)
+        step = DerivationStep(law.name, FORWARD, (), shown, instance.left, instance.right)
+        derivation = Derivation(instance.left, instance.right, (step,))
     check(derivation, (law,))
     assert [step.rule for step in derivation.steps] == [law.name]
 

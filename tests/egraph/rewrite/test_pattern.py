@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from onepass.egraph import Dim, RuleError, Tensor, TermError, also, constant, either, exists, given, recursive, rule
-from onepass.egraph.rewrite.guard import CLASSES, OPERATION_OF
+from onepass.egraph.rewrite.guard import CLASSES
 from onepass.egraph.rewrite.pattern import OPERATORS
 from onepass.egraph.rewrite.pattern_matcher import matches
-from onepass.egraph.terms.ops import MONOIDS, OPS, const, exp, iota, load, make, max_over, sum_over, var
+from onepass.egraph.terms.ops import MONOIDS, OPERATION_OF, OPS, const, exp, iota, load, make, max_over, sum_over, var
 
 A, B, C = (load(Tensor(name, "float32", (3,)), iota(Dim("j", 3))) for name in "abc")
 x, y = var("x"), var("y")
@@ -138,6 +138,7 @@ HAS = {
     "decreasing": lambda op: keeps_type(op) and is_monotone(op, -1),
     "commutative": lambda op: OPS[op].arity == 2 and same(applied(op, *grid(op, 2)), applied(op, *grid(op, 2)[::-1])),
     "associative": lambda op: OPS[op].arity == 2 and is_associative(op),
+    "foldable": lambda op: False,  # monoids alone are
     "idempotent": lambda op: OPS[op].arity == 2 and same(applied(op, *grid(op, 1) * 2), grid(op, 1)[0]),
 }
 
@@ -155,6 +156,7 @@ def test_a_class_is_what_the_meanings_say(name):
 
 
 def test_a_monoid_folds_with_its_operation():
+    assert {*CLASSES["foldable"]} == {*OPERATION_OF} < {*MONOIDS}
     for monoid, op in OPERATION_OF.items():
         values = TRUTHS if MONOIDS[monoid].dtype == "bool" else VALUES[1:-1]
         pairs = np.stack(np.meshgrid(values, values))

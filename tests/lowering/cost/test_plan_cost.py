@@ -1,6 +1,7 @@
 """Estimates of plans rank the suites' measured times; a plan is costed with the schedules that it is launched with."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from bench.shadow import Shape, compared, seconds
 from onepass.compiler import compiled_region
 from onepass.compiler.options import Options
 from onepass.graph.trace import program_of
-from onepass.lowering.cost.plan_cost import described, plan_estimate
+from onepass.lowering.cost.plan_cost import described, kernel_estimates, plan_estimate, total_seconds
 from onepass.lowering.gluon.launch import fitting
 from onepass.lowering.hopper.kernel_form import bind
 from onepass.lowering.plan.device import H200
@@ -159,6 +160,18 @@ def test_a_report_says_the_time_and_the_bound():
     assert said.startswith("1") and " ms on an H200, bound by special functions (0.54 ms at peak rate)" in said
     small = plan_of(attention, *heads(64, batch=1))
     assert described(small, small.kernels[0]).endswith("most of it the launch")
+
+
+def test_a_report_says_what_parts_of_a_loop_save():
+    plan = plan_of(attention, *heads(1, 32768, batch=1))
+    said = described(plan, plan.kernels[0])
+    saved = r"; in \d+ parts by the law reduction_in_parts: in one it would take ([\d.]+) times as long$"
+    share = re.search(saved, said)
+    launches = [kernel_estimates(plan.kernels[0], {}, parts=parts) for parts in (False, True)]
+    whole, parted = map(total_seconds, launches)
+    assert share and float(share[1]) == pytest.approx(whole / parted, rel=0.01) and whole > 2 * parted
+    small = plan_of(attention, *heads(1, 1024, batch=1))
+    assert described(small, small.kernels[0]).endswith(" parts by the law reduction_in_parts")
 
 
 def mixed(q, k, v, before, after):

@@ -99,7 +99,8 @@ def test_a_sum_over_an_alignment_is_done_in_parts_where_its_programs_are_few():
     assert part == (8, 1, 8, 256, 256) or math.prod(part) == 8 * math.prod(bias)
     assert not kernel.loops and [d.size for d in kernel.held] == [8] and len(kernel.inputs) == 1
     assert any("what is stored chosen by estimated time" in note for note in plan.notes)
-    assert any("is reduced in 8 parts of b_0" in note for note in plan.notes)
+    assert any("is reduced in 8 parts of b_0 by the law reduction_in_blocks" in note for note in plan.notes)
+    assert plan.read_back.endswith("reductions by the law reduction_in_blocks: 4 terms as asked for")
 
 
 def test_gradients_of_a_bias_in_parts_are_those_of_float64(monkeypatch):

@@ -10,7 +10,7 @@ from onepass.proofs.rocq.meanings import FOLDS, OPERATIONS, TYPES_OF_NUMBERS
 from onepass.proofs.rocq.statements import NAMES
 from onepass.rules import ALL
 
-LEAVES = {"var", "const", "reduce", "cast"}
+LEAVES = {"var", "const", "reduce", "cast", "iota", "size", "at", "combined"}
 DEFINED = {w for m in ("Values", "Folds") for w in re.findall(r"Definition (\w+)|\| (\w+)", source(m)) for w in w}
 
 

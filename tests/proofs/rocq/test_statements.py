@@ -135,9 +135,11 @@ def test_every_shipped_law_is_stated_with_its_variables_and_guards(law):
     for statement in stated:
         binders = statement.proposition.partition(",\n")[0]
         for name, kind in law.variables:
-            assert kind in ("monoid", "name") or f"({name} :" in binders or f"(to_{name} :" in binders
+            written = f"(size_{name} :" if kind == "new dim" else f"({name} :"
+            assert kind in ("monoid", "name") or written in binders or f"(to_{name} :" in binders
     guards = {g.kind for g in law.guards}
     assert ("0 <" in stated[0].proposition) or "positive" not in guards
+    assert ("size_j = (" in stated[0].proposition) == bool(guards & {"in_blocks", "in_two"})
     assert ("<> 0" in stated[0].proposition) or "nonzero" not in guards or law.exact == "sizes are positive"
 
 
