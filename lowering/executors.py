@@ -235,7 +235,8 @@ class TritonExecutor(PlanExecutor):
             return _of_stages(stages, tuple(tensors))
         found = self._in_order(plan, tensors, sizes, strides)
         launcher = self._launcher(found.plan, sizes, store, deterministic)
-        bind = lambda given: launcher.bind(found.names, given, sizes, found.strides)
+        orders = found.reordered.orders
+        bind = lambda given: launcher.bind(found.names, given, sizes, found.strides, orders)
         run = found.running(tensors, bind)
         notes = (*found.notes, *self._notes(launcher))
         return PreparedPlan(run, self._runs_as(launcher, plan), notes, _has_strides(plan), launcher.deterministic)

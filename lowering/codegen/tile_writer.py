@@ -412,7 +412,8 @@ class TileWriter(Tiles):
         place = self.names.fresh(f"{dim}_start")
         with self.stepping(dim, place) as scope:
             found = contract(self, node, node.args[0], into=total)
-        home.lines.append(f"for {place} in {self.call('range', 0, dim.size, self.extent(dim))}:")
+        # To an argument: ptxas unrolls a loop over a known number of chunks, which takes it seconds.
+        home.lines.append(f"for {place} in {self.call('range', 0, self.sizes[dim], self.extent(dim))}:")
         home.lines += [f"    {line}" for line in (*scope.lines, f"{total.text} = {self.align(found, dims)}")]
         return total
 
@@ -486,13 +487,9 @@ class TileWriter(Tiles):
         return not parts and any("scale" in used and "mantissa" not in used for used in ops)
 
     def weights(
-        self,
-        scaling: ExponentScaling,
-        dim: Dim,
-        present: TileValue | None,
-        before: TileValue | None = None,
-        not_hidden: TileValue | None = None,
-    ) -> tuple[TileValue, TileValue, TileValue]:
+        self, scaling: ExponentScaling, dim: Dim, present: TileValue | None,
+        before: TileValue | None = None, not_hidden: TileValue | None = None,
+    ) -> tuple[TileValue, TileValue, TileValue]:  # fmt: skip
         """(scale, shift, weights) of a tile of scores along the dim.
 
         before: the scale so far. not_hidden: where no mask has put a large negative number.
@@ -538,10 +535,13 @@ class TileWriter(Tiles):
         if ("state", state) not in self.scope_of(node.dims).memo:
             self._fold_state(state)
         scale, mantissa, scaling = self.scope_of(node.dims).memo["state", state]
-        if node.op == "scale":
-            return TileValue(natural_scale_text(scaling, scale.text), scale.dims)
         dims = self.union(scale, mantissa)
         is_empty = f'{self.align(scale, dims)} == float("-inf")'
+        if node.op == "scale":
+            if dims == scale.dims:  # scores that all are NaN have no largest one: they are not absent
+                spoiled = f"({is_empty}) & ({mantissa.text} != {mantissa.text})"
+                scale = TileValue(self.call("where", spoiled, 'float("nan")', scale.text), dims)
+            return TileValue(natural_scale_text(scaling, scale.text), scale.dims)
         return TileValue(self.call("where", is_empty, 'float("nan")', self.align(mantissa, dims)), dims)
 
     def _fold_state(self, state: Term) -> None:

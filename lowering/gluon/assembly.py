@@ -100,6 +100,13 @@ class KernelAssembly(ABC, Generic[BindingT, ConfigT]):
     def _consumer(self) -> list[str]:
         """What the warpgroup with the number W does."""
 
+    @property
+    def chooses_by_number(self) -> bool:
+        """Whether the number W chooses text or parts of tiles. Else all consumers call one function, which is inlined
+        later: Triton's front end, which is Python, reads a function once for each constant.
+        """
+        return True
+
     def _other_warps(self) -> dict[str, list[str]]:
         """What further warps do, by the names of functions: one warp has the number W for each consumer warpgroup."""
         return {}
@@ -127,12 +134,13 @@ class KernelAssembly(ABC, Generic[BindingT, ConfigT]):
 
     def source(self, plan: Plan) -> GluonSource:
         """The kernel's text, with its header and layouts."""
-        consumer = self._function("consumer", ["W: gl.constexpr"], self._consumer())
+        number = ["W: gl.constexpr" if self.chooses_by_number else "W"]
+        consumer = self._function("consumer", number, self._consumer())
         producers = {name: self._function(name, [], body) for name, body in self._producers().items()}
         parts = self._numbered("consumer", consumer) | producers
         called = [*producers.values(), consumer]
         for name, body in self._other_warps().items():
-            called.append(self._function(name, ["W: gl.constexpr"], body))
+            called.append(self._function(name, number, body))
             parts |= self._numbered(name, called[-1])
         texts = dict.fromkeys(text for text, _ in (*called, *parts.values()))
         functions = "".join(texts) + self._kernel(parts)
@@ -156,7 +164,8 @@ class KernelAssembly(ABC, Generic[BindingT, ConfigT]):
 
     def _numbered(self, name: str, function: tuple[str, list[str]]) -> dict[str, tuple[str, list[str]]]:
         """For each consumer warpgroup, a function that calls one with its number."""
-        call = lambda w: [f"{name}({', '.join([str(w), *function[1]])})"]
+        number = "{}" if self.chooses_by_number else "gl.to_tensor({})"
+        call = lambda w: [f"{name}({', '.join([number.format(w), *function[1]])})"]
         return {f"{name}{w}": self._function(f"{name}{w}", [], call(w)) for w in range(self.config.warpgroups)}
 
     def _kernel(self, parts: dict[str, tuple[str, list[str]]]) -> str:

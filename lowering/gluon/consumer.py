@@ -108,10 +108,7 @@ class Consumer:
         if copied := self.buffers.copied_rows:
             prologue += [f"mbarrier.wait({self.buffers.rows_full}.index(at), turn // {s.row_buffers} & 1)"]
         before, after = (self._skip(number) if number else [] for number in (walk.before, walk.after))
-        first = self._tile(True, walk.at("0"), f"{walk.count} > 1")
-        rest = self._tile(False, walk.at("t"), f"t + 1 < {walk.count}")
-        body = [*prologue, *before, *first, *entering]
-        body += [f"for t in range(1, {walk.count}):", *(f"    {x}" for x in rest)]
+        body = [*prologue, *before, *self._first_tile(walk), *entering, *self._other_tiles(walk)]
         handed_back = [f"mbarrier.arrive({self.buffers.rows_empty}.index(at))"] if copied else []
         body += [f"count += {walk.count}", *handed_back]
         store = StoreWriter(self.writer, self.binding, self.config, self.states, self.buffers, self.chunks)
@@ -136,13 +133,12 @@ class Consumer:
         self.more, s, writer = ", pred=more", self.config, self.writer
         self.partial = walk.partial
         before = self._skip(f"({walk.before}) * gl.cast(more, gl.int32)") if walk.before else []
-        first = self._tile(True, walk.at("0"), f"{walk.count} > 1")
-        rest = self._tile(False, walk.at("t"), f"t + 1 < {walk.count}")
+        first, rest = self._first_tile(walk), self._other_tiles(walk)
         enter = [*writer.outer.lines, f"at = turn % {s.row_buffers} * {s.consumers} + W"]
         enter += [f"mbarrier.wait({self.buffers.rows_full}.index(at), turn // {s.row_buffers} & 1, pred=more)", *before]
         issued, waited = self.cuts
         enter, wait, first = [*enter, *first[:issued]], first[issued:waited], first[waited:]
-        body = [*first, f"for t in range(1, {walk.count}):", *(f"    {line}" for line in rest)]
+        body = [*first, *rest]
         body += [f"count += {walk.count}", "last = count - 1", f"mbarrier.arrive({self.buffers.rows_empty}.index(at))"]
         pending = self.pending[-1]
         body += self._issue(pending, "last") + self._keep_place()
@@ -176,8 +172,18 @@ class Consumer:
     def _phase(self, count: str = "count") -> str:
         return phase_of(count, self.config.stages)
 
-    def _tile(self, first: bool, find: list[str], more: str) -> list[str]:
-        """A tile's steps. The first tile of an item has no value products before it. more: whether a tile follows."""
+    def _first_tile(self, walk: Walk) -> list[str]:
+        return self._tile(True, walk.at("0"), None if self.shape.single else f"{walk.count} > 1")
+
+    def _other_tiles(self, walk: Walk) -> list[str]:
+        """The loop over an item's later tiles. Where there are none, its text would still take registers."""
+        if self.shape.single:
+            return []
+        lines = self._tile(False, walk.at("t"), f"t + 1 < {walk.count}")
+        return [f"for t in range(1, {walk.count}):", *(f"    {line}" for line in lines)]
+
+    def _tile(self, first: bool, find: list[str], more: str | None) -> list[str]:
+        """A tile's steps. An item's first has no value products before it. more: whether one follows; None if never."""
         writer, count = self.writer, "count" if first else "count + t"
         start = writer.names.fresh(f"{self.loop.dim}_start")
         writer.open(self.loop.dim, start, ragged=first or self.listed or self.totals is not None)
@@ -233,7 +239,7 @@ class Consumer:
             for o in self.arrivals[n]
         ]
 
-    def _step(self, at: StepOfTile, more: str) -> None:
+    def _step(self, at: StepOfTile, more: str | None) -> None:
         lines = self.writer.inner.lines
         self._issue_products(at)
         issued = len(lines)
@@ -245,7 +251,7 @@ class Consumer:
         if at.number + 1 < len(self.binding.steps):
             arrive = self._arrive_at(at.number + 1, at.count, None)
         else:
-            arrive = self._arrive_at(0, f"{at.count} + 1", more)
+            arrive = [] if more is None else self._arrive_at(0, f"{at.count} + 1", more)
         if self.buffers.handed:  # no next scores run beside these value products: the other warpgroup's products do
             own = self.pending[at.number]
             lines += [*late, *self._issue(own, at.count), *self._finish(own, at.count), *arrive]

@@ -328,6 +328,10 @@ class GluonKernelWriter(KernelAssembly[Binding, HopperConfig]):
 
     # Consumer
 
+    @property
+    def chooses_by_number(self) -> bool:
+        return bool(self.config.value_warpgroups)
+
     def _consumer(self) -> list[str]:
         if not self.config.value_warpgroups:
             return self._score_warpgroup()

@@ -33,7 +33,8 @@ class LaunchShape:
     """What the launcher knows of one call.
 
     masked: which tiles of a warpgroup's rows need the guard ("none", "first", "some", "all").
-    skewed: a warpgroup's tiles may be fewer than its program's. vacant: it may have no rows at all.
+    single: one tile has the whole loop. skewed: a warpgroup's tiles may be fewer than its program's. vacant: it may
+    have no rows at all.
     table: a table orders the work. chained: as in the schedule, where the sizes allow it.
     overlays: resident 2-D tiles, of tensors over rows and loop that are copied tile by tile.
     diagonals: tensors over the relative index of rows and loop, which threads read once for all of their rows.
@@ -45,6 +46,7 @@ class LaunchShape:
 
     facts: Facts = Facts()  # noqa: RUF009
     masked: str = "some"
+    single: bool = False
     skewed: bool = True
     vacant: bool = True
     table: bool = False

@@ -33,7 +33,7 @@ from ..hopper.stored_values import why_unstored, with_stored_values
 from ..launch.axis_order import order_of, turned_load
 from ..launch.relayout import AxesForMaps, Copy
 from ..launch.triton_compat import Relaunch, Window, architecture, compiler_options, gluon_missing
-from ..masks.block_map import Tiling, capturing, keep_for_graphs, pays, shared_visits
+from ..masks.block_map import NOTHING, Tiling, capturing, is_nothing, keep_for_graphs, pays, placed, shared_visits
 from ..masks.mask_bits import PackedTiling
 from ..plan.device import H200
 from ..plan.dtypes import HALVES
@@ -51,7 +51,6 @@ from .kernel import emit
 from .kernel_parts import GluonSource, LaunchShape, TensorMap, arguments_of
 
 log = logging.getLogger(__name__)
-NOTHING = torch.zeros(1, dtype=torch.int32)
 TOO_LARGE = "its tiles do not fit in shared memory"
 MAX_WASTED_ROWS = 0.05  # of all rows, that warpgroups compute in vain
 MAX_COLUMNS_BESIDE_WIDE_TILES = 128  # of accumulators
@@ -118,8 +117,8 @@ class GluonLaunch:
 
     @cached_property
     def tables(self) -> list[torch.Tensor]:
-        """The tensors of its own."""
-        return [a for a in self.arguments if isinstance(a, torch.Tensor)]
+        """The tensors of its own that it reads."""
+        return [a for a in self.arguments if isinstance(a, torch.Tensor) and not is_nothing(a)]
 
     def run(self, values: dict[str, torch.Tensor]) -> None:
         keep_for_graphs(self.tables)
@@ -234,7 +233,8 @@ class GluonLauncher(Launcher):
             return shape
         facts = replace(self._in_pieces(kernel, shape.facts), even=shape.facts.even, machine="sm_90")
         whole = shape.masked == "none" and str(kernel.loops[0].dim) in facts.even
-        return replace(shape, facts=facts, masked="none" if whole else "all" if shape.masked == "all" else "some")
+        masked = "none" if whole else "all" if shape.masked == "all" else "some"
+        return replace(shape, facts=facts, single=False, masked=masked)
 
     def _work(
         self, binding: Binding, prepared: Prepared, config: HopperConfig, programs: int, device: torch.device
@@ -269,7 +269,7 @@ class GluonLauncher(Launcher):
             at_once = min(programs, H200.multiprocessors * config.residents)
             dealt = work_order.dealt(prepared.lengths, points, streamed, (programs, at_once), config.loop_tile)
             table = torch.from_numpy(dealt)
-        return [table.to(device), prepared.listed.to(device)]
+        return [placed(table, device), placed(prepared.listed, device)]
 
 
 @dataclass(frozen=True)
@@ -390,8 +390,7 @@ def _shape_of(call: _Call, tensors: SuitedTensors) -> LaunchShape:
     aligned = call.count % H200.product_rows == 0 and str(loop.dim) in even
     return LaunchShape(
         Facts(even, tensors.wide),
-        "some",
-        False,
+        skewed=False,
         overlays=tensors.overlays,
         diagonals=tuple(d for d in tensors.diagonals if aligned and d.tensor.name not in tensors.wide),
         sent=tensors.exits,
@@ -433,6 +432,7 @@ def _by_range(call: _Call, shape: LaunchShape) -> Prepared:
     shape = replace(
         shape,
         masked=work_order.guarded_tiles(binding, own),
+        single=call.length <= config.loop_tile,
         skewed=config.consumers > 1 and bool(binding.loop.limits) and work_order.skewed(own, whole, config.consumers),
         vacant=idle,
         table=_uneven(lengths, config),

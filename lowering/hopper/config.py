@@ -242,6 +242,9 @@ HOPPER_DEFAULTS = (
     HopperDefault(
         width=64, columns=64, crowded=False, sloped=True, config=HopperConfig(3, 128, 4, 2, turns=True, chained=True)
     ),
+    HopperDefault(
+        width=64, columns=64, length=128, uneven=False, crowded=False, config=HopperConfig(1, 128, 2, 2, residents=2)
+    ),
     HopperDefault(width=64, columns=64, length=256, uneven=False, crowded=False, config=HopperConfig(4, 64, 4, 2)),
     HopperDefault(width=64, columns=64, crowded=False, config=HopperConfig(3, 128, 4, 2, turns=True)),
     HopperDefault(width=128, columns=128, uneven=True, run=512, config=HopperConfig(1, 64, 2, 2, residents=2)),

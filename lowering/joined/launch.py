@@ -22,7 +22,6 @@ from ...egraph.terms.traversal import subterms
 from ..codegen.signature import Source
 from ..gluon.kernel_parts import LaunchShape, TensorMap, arguments_of
 from ..gluon.launch import (
-    NOTHING,
     GluonLaunch,
     GluonLauncher,
     RefusedLaunch,
@@ -34,9 +33,10 @@ from ..gluon.launch import (
 from ..gluon.launch import refusal as refusal_of_kernels
 from ..hopper import work_order
 from ..launch.affine_views import in_views
+from ..launch.axis_order import NO_ORDERS, Axes
 from ..launch.split_loops import SplitKernel
 from ..launch.triton_compat import Window, architecture, compiler_options, gluon_missing
-from ..masks.block_map import Tiling, pays, shared_visits
+from ..masks.block_map import NOTHING, Tiling, pays, placed, shared_visits
 from ..plan.device import COSTS, H200
 from ..plan.kernel_config import TritonConfig
 from ..plan.launch_facts import Facts
@@ -141,10 +141,15 @@ class JoinedLauncher(GluonLauncher):
         return super().results(tensors, sizes, outputs) if found is None else found
 
     def bind(
-        self, names: Sequence[str], tensors: Sequence[torch.Tensor], sizes: dict, strides: dict | None = None
+        self,
+        names: Sequence[str],
+        tensors: Sequence[torch.Tensor],
+        sizes: dict,
+        strides: dict | None = None,
+        orders: Mapping[str, Axes] = NO_ORDERS,
     ) -> Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]:
-        found = self._by_forms(lambda form: form.bind(names, tensors, sizes, strides))
-        return super().bind(names, tensors, sizes, strides) if found is None else found
+        found = self._by_forms(lambda form: form.bind(names, tensors, sizes, strides, orders))
+        return super().bind(names, tensors, sizes, strides, orders) if found is None else found
 
     def compile_ahead(
         self,
@@ -284,7 +289,7 @@ class JoinedPlanLauncher(GluonLauncher):
         lists, table = (f"{map_name(kernel, binding.loop)}{part}" for part in ("", " table"))
         maps = () if call.tiling is None else (((lists, table), call.tiling),)
         place = device if checked else META
-        given = [call.table.to(place), call.listed.to(place)]
+        given = [placed(call.table, place), placed(call.listed, place)]
         if call.tiling is not None:
             given = [table if call.tiling.dealt else given[0], lists]
         arguments = (*arguments_of(source, values, sizes), *given, call.total)

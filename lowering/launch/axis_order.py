@@ -19,6 +19,7 @@ from ..plan.kernel_edits import with_terms
 from ..plan.records import Kernel, Plan, Store
 
 Axes = tuple[int, ...]
+NO_ORDERS: Mapping[str, Axes] = {}
 
 
 @dataclass(frozen=True)
@@ -38,17 +39,15 @@ class ReorderedPlan:
         """The tensor as the plan has it."""
         return tensor.permute(self.orders[name]) if name in self.orders else tensor
 
-    def turned_back(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """A result of the plan as the original plan has it."""
-        if name not in self.orders:
-            return tensor
-        order = self.orders[name]
-        return tensor.permute(sorted(range(len(order)), key=order.__getitem__))
-
     def strides(self, strides: Mapping[str, Axes]) -> dict[str, Axes]:
         """Strides of results as the plan has them."""
         at = lambda name, steps: tuple(steps[axis] for axis in self.orders[name])
         return {name: at(name, steps) if name in self.orders else tuple(steps) for name, steps in strides.items()}
+
+
+def turned_back(of_axes: Sequence[int], order: Axes | None) -> Sequence[int]:
+    """What is said of each axis of a turned tensor, such as its sizes, as the original plan names the axes."""
+    return of_axes if order is None else [of_axes[order.index(axis)] for axis in range(len(order))]
 
 
 def in_memory_order(plan: Plan, strides: Mapping[str, Sequence[int]]) -> ReorderedPlan:

@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from .axis_order import Axes, turned_back
+
 
 def on_device(device: torch.device, run: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """`run`, called with the device as the current one."""
@@ -39,3 +41,11 @@ def allocator(
     if device.type == "cuda" and quick is not None:
         return partial(quick, tuple(shape), tuple(strides), dtype)
     return partial(torch.empty_strided, shape, strides, dtype=dtype, device=device)
+
+
+def turned_allocator(
+    shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype, device: torch.device, order: Axes | None
+) -> Callable[[], torch.Tensor]:
+    """The same for a tensor whose axes a plan has in another order: its axes are turned back at no cost, as a launch
+    takes its address alone."""
+    return allocator(turned_back(shape, order), turned_back(strides, order), dtype, device)

@@ -52,13 +52,13 @@ class PlanInMemoryOrder:
         return self._turned(with_copies(self._viewed([*tensors.values()]), self.copies))
 
     def running(self, tensors: Inputs, bind: Callable[[Sequence[torch.Tensor]], Run]) -> Run:
-        """What takes tensors like these, and gives results with their axes as the original plan names them.
+        """What takes tensors like these.
 
         bind: gives what runs the plan on tensors as it has them.
         """
         given = self._viewed([*tensors.values()])
         copied = copying(given, self.copies)
-        run = self._turning_back(bind(self._turned(copied(given))))
+        run = bind(self._turned(copied(given)))
         # A launch that is prepared takes the address of a tensor and nothing else: no axes are turned for it.
         steps: list[Callable] = [self._viewed] if self.views else []
         steps += [copied] if self.copies else []
@@ -70,13 +70,6 @@ class PlanInMemoryOrder:
 
     def _turned(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         return [self.reordered.turned(name, tensor) for name, tensor in zip(self.names, tensors, strict=True)]
-
-    def _turning_back(self, run: Run) -> Run:
-        outputs = [output.name for output in self.plan.outputs]
-        if self.reordered.orders.keys().isdisjoint(outputs):
-            return run
-        back = self.reordered.turned_back
-        return lambda tensors: [back(name, result) for name, result in zip(outputs, run(tensors), strict=True)]
 
 
 def in_order(

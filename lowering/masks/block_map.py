@@ -10,7 +10,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import prod
 from threading import local
 
@@ -36,6 +36,24 @@ EMPTY, PARTIAL, FULL = 0, 1, 2
 def capturing(device: torch.device) -> bool:
     """Whether the current stream of the device captures a CUDA graph."""
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+NOTHING = torch.zeros(1, dtype=torch.int32)  # a table for a kernel that reads none
+
+
+@cache
+def _nothing_on(device: torch.device) -> torch.Tensor:
+    return NOTHING.to(device)
+
+
+def placed(table: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """The table on a device. NOTHING is there once, for as long as the process lives."""
+    return _nothing_on(device) if table is NOTHING else table.to(device)
+
+
+def is_nothing(table: torch.Tensor) -> bool:
+    """Whether no kernel reads this table, which is on a device."""
+    return table is _nothing_on(table.device)
 
 
 _OF_GRAPHS: dict[int, torch.Tensor] = {}  # by address: what a captured launch reads
@@ -269,7 +287,28 @@ def shared_visits(classes: torch.Tensor, together: int) -> torch.Tensor:
     return torch.cat([visited.sum(-1, keepdim=True).clamp(min=1), ends, entries.gather(-1, order)], -1).int()
 
 
-CALL = local()  # `sources`: for the call that this thread runs, `sources_of` its tensors
+class _NamedCall(local):
+    named: tuple[Sequence[torch.Tensor], str] | None = None
+
+
+CALL = _NamedCall()  # `named`: the tensors of the call that this thread runs, and what they are of its graph
+
+
+class NamedTensors:
+    """Within it, the tensors of a call are known by names: see `sources_of`. A class, as it takes each call's time."""
+
+    __slots__ = ("before", "named")
+
+    def __init__(self, tensors: Sequence[torch.Tensor], names: str):
+        self.named = (tensors, names) if names else None
+
+    def __enter__(self) -> None:
+        self.before, CALL.named = CALL.named, self.named
+
+    def __exit__(self, *raised: object) -> None:
+        CALL.named = self.before
+
+
 Found = tuple[torch.Tensor, ...]
 Build = Callable[[Tiling, Mapping[str, torch.Tensor]], Found]
 
@@ -328,7 +367,7 @@ class MapCache:
         unseen = None in states or any(isinstance(owner, torch.nn.Parameter) for owner in owners)
         if unseen or capturing(device):  # a replayed graph must read the mask again
             return build(tiling, values)
-        named = getattr(CALL, "sources", {})
+        named = sources_of(*CALL.named) if CALL.named else {}
         sources = [named.get(tensor.untyped_storage()._cdata) for tensor in read]
         key = (tiling, stream_of(device), *sources, *map(id, owners), *(state[1:] for state in states))
         versions = [state[0] for state in states]

@@ -96,7 +96,7 @@ class TritonKernelWriter:
         for tensor in tensors:
             signature.declare_strides(tensor)
         loops = (dim for loop in kernel.loops for dim in (*loop.outer, loop.dim))
-        signature.declare_sizes([*kernel.grid, *self.tiles.rows, *loops])
+        signature.declare_sizes([*kernel.grid, *self.tiles.rows, *loops, *self.tiles.chunked])
         limits = [limit.bound for loop in kernel.loops for limit in loop.limits]
         read = [*roots(kernel), *limits, *all_place_conditions(kernel)]
         signature.declare_symbols(dict.fromkeys(n for root in read for n in subterms(root)))

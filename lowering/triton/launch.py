@@ -23,7 +23,8 @@ from ..analysis.contiguous_axes import runs_of
 from ..analysis.data_indices import blocks_of_tiles
 from ..analysis.softmax_scaling import scales_of_pieces
 from ..codegen.signature import Source
-from ..launch.current_device import allocator, on_device
+from ..launch.axis_order import NO_ORDERS, Axes
+from ..launch.current_device import on_device, turned_allocator
 from ..launch.split_loops import (
     MERGED,
     SplitKernel,
@@ -229,15 +230,20 @@ class Launcher:
         return tuple(values[target.name] for target in self.plan.outputs)
 
     def bind(
-        self, names: Sequence[str], tensors: Sequence[torch.Tensor], sizes: dict, strides: dict | None = None
+        self,
+        names: Sequence[str],
+        tensors: Sequence[torch.Tensor],
+        sizes: dict,
+        strides: dict | None = None,
+        orders: Mapping[str, Axes] = NO_ORDERS,
     ) -> Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]:
         """What runs the plan on tensors of these shapes, strides, dtypes and alignments, in the order of `names`.
 
-        strides: of outputs by name, contiguous where there are none. It gives a list of new tensors.
+        strides: of outputs by name, contiguous where there are none. orders: of their axes where the plan has turned
+        them; the results have them turned back. It gives a list of new tensors.
         """
         ready = self.prepared(dict(zip(names, tensors, strict=True)), sizes, strides or {})
-        launches = ready.launches
-        made = [(name, allocator(shape, steps, dtype, ready.device)) for name, shape, steps, dtype in ready.made]
+        made = [(name, turned_allocator(s, t, d, ready.device, orders.get(name))) for name, s, t, d in ready.made]
         outputs = [target.name for target in self.plan.outputs]
         zeroed = [name for kernel in ready.kernels for name in kernel.zeroed]
 
@@ -247,7 +253,7 @@ class Launcher:
                 values[name] = new()
             for name in zeroed:
                 values[name].zero_()
-            self._run(launches, values)
+            self._run(ready.launches, values)
             return [values[name] for name in outputs]
 
         return on_device(ready.device, run)

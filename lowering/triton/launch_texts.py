@@ -46,7 +46,7 @@ def _texts(launcher: Launcher, ready: PreparedLaunches, numbers: list[int]) -> K
         names = dict.fromkeys(store.output.name for store in kernel.stores)
         made += [_written(ready, name, name in kernel.zeroed) for name in names]
         made += [_slots(each) for each in launch.sums]
-        calls += [launch.as_text(ready.seen), *(_slot_call(each, ready) for each in launch.sums)]
+        calls += [launch.as_text(ready.seen), *(_slot_call(each) for each in launch.sums)]
     own = launcher.whole(ready.kernels[numbers[0]])
     finish = next((k for n in numbers if (k := ready.kernels[n]) in launcher.plan.kernels and k != own), None)
     return KernelTexts(own, tuple(calls), tuple(made), ready.sizes, inputs, finish)
@@ -62,10 +62,9 @@ def _slots(each: SlotSum) -> Written:
     return slots_name(each.store), str(each.dtype).removeprefix("torch."), tuple(like.shape), like.stride(), True
 
 
-def _slot_call(each: SlotSum, ready: PreparedLaunches) -> LaunchText:
+def _slot_call(each: SlotSum) -> LaunchText:
     """The launch that adds up the slots of a store; its text is that of slot_sums.py."""
-    places = ready.seen[each.store.output.name].shape[-1]
     text = Path(slot_sums.__file__).read_text(encoding="utf-8")
-    programs, integers, constants = each.call(places)
+    programs, integers, constants = each.call()
     pointers = {"slots": slots_name(each.store), "sums": each.store.output.name}
     return LaunchText(text, "add_slots", programs, pointers, integers, constants)

@@ -53,7 +53,7 @@ def add_slots(
 class SlotSum:
     """The slots of one store at a launch, and how they are added up.
 
-    shape: points, tiles of rows, tiles of columns. tile: rows and columns of one.
+    shape: points, tiles of rows, tiles of columns. tile: rows and columns of one. places: of the sums of a point.
     """
 
     store: Store
@@ -61,6 +61,7 @@ class SlotSum:
     tile: tuple[int, int]
     offset: int
     sign: int
+    places: int
 
     @classmethod
     def of(
@@ -74,7 +75,8 @@ class SlotSum:
         length = [resolve(d.size, sizes) for d in (rows, columns)]
         points = prod(resolve(dim.size, sizes) for dim in found.points)
         shape = points, -(-length[0] // tile[0]), -(-length[1] // tile[1])
-        return cls(store, shape, (tile[0], tile[1]), _offset(found, sizes), 1 if rows == found.rows else -1)
+        offset, sign = _offset(found, sizes), 1 if rows == found.rows else -1
+        return cls(store, shape, (tile[0], tile[1]), offset, sign, resolve(store.output.shape[-1], sizes))
 
     @property
     def dtype(self) -> torch.dtype:
@@ -87,18 +89,18 @@ class SlotSum:
 
     def add(self, slots: torch.Tensor, sums: torch.Tensor) -> None:
         """Adds up the slots into the store's tensor."""
-        programs, integers, constants = self.call(sums.shape[-1])
+        programs, integers, constants = self.call()
         add_slots[(programs,)](slots, sums, **integers, **constants)
 
-    def call(self, places: int) -> tuple[int, dict[str, int], dict[str, int]]:
-        """The programs that add up slots into so many places, their integers and their constants."""
+    def call(self) -> tuple[int, dict[str, int], dict[str, int]]:
+        """The programs that add up slots, their integers and their constants."""
         points, row_tiles, column_tiles = self.shape
         rows, columns = self.tile
         steps = (rows + columns - 2) // columns + 1
-        integers = {"row_tiles": row_tiles, "column_tiles": column_tiles, "places": places}
+        integers = {"row_tiles": row_tiles, "column_tiles": column_tiles, "places": self.places}
         integers |= {"offset": self.offset, "sign": self.sign}
         constants = {"ROWS": rows, "COLUMNS": columns, "STEPS": steps, "BLOCK": BLOCK}
-        return points * -(-places // BLOCK), integers, constants
+        return points * -(-self.places // BLOCK), integers, constants
 
 
 def _extent(kernel: Kernel, dim: Dim, config: TritonConfig, extents: Mapping[Dim, int]) -> int:

@@ -24,9 +24,8 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 from ..graph.nodes import value_of_node
-from ..graph.op_kinds import Trait, changes_in_place, has_trait
+from ..graph.op_kinds import MOVES_ONLY_AXES, changes_in_place, has_trait
 
-KEEPS_EACH_ELEMENT = Trait.PERMUTES | Trait.MOVES_AXES | Trait.SWAPS_AXES | Trait.TRANSPOSES
 PLAIN = (torch.Tensor, torch.nn.Parameter, FakeTensor)
 ASKS_FOR_INDUCTOR = (  # settings by which Inductor changes how any graph runs, or shows it to the user
     "triton.cudagraphs",
@@ -83,7 +82,7 @@ def _few_have_gradients(views: Sequence[fx.Node], most: int) -> bool:
     gradient together of parts.
     """
     recorded = [node for node in views if torch.is_grad_enabled() and any(x.requires_grad for x in _tensors(node))]
-    return len(recorded) <= most and all(has_trait(node, KEEPS_EACH_ELEMENT) for node in recorded)
+    return len(recorded) <= most and all(has_trait(node, MOVES_ONLY_AXES) for node in recorded)
 
 
 def _is_input(node: fx.Node) -> bool:

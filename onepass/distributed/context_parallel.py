@@ -210,6 +210,7 @@ class ContextParallel:
         self._laws: dict[tuple, Proved] = {}
         self._heads: dict[tuple, Heads | None] = {}
         self._unchanged, self._tables = Unchanged(), OrderedDict[tuple[int, ...], Table]()
+        self._agreements = OrderedDict[tuple[str, str], bool]()  # by what ranks had when all were ready
 
     @property
     def name(self) -> str:
@@ -230,8 +231,7 @@ class ContextParallel:
         call = SharedCall(words, local, self._sides(local), _settings(self.function))
         numbers, call = self._numbers(call)
         table = [[[queries, keys] for queries, keys, _ in host] for host in numbers]
-        schedule, count = self._chosen(call, table)
-        run = self._run(call, table, schedule, count, str(numbers))
+        run = self._agreed(call, table, str(numbers))
         result = run([*call.tensors.values()])
         return placed.result(result, run.attention.law.axis, sum(queries for host in table for queries, _ in host))
 
@@ -261,11 +261,36 @@ class ContextParallel:
             raise InputError(f"ranks call {self.name} with other kinds of tensors; this one has {call.alike}")
         return [[numbers[:-1] for numbers in host] for host in table]
 
-    def _run(self, call: SharedCall, table: Table, schedule: str, count: int, numbers: str) -> Run:
-        """How this call's schedule is run, in so many pieces. numbers: what ranks told each other.
+    def _agreed(self, call: SharedCall, table: Table, numbers: str) -> Run:
+        """How this call is run. numbers: what ranks told each other.
+
+        Where these are new, all ranks learn whether one of them raises: the others would wait for its keys. Example: a
+        function that takes another branch for the length of one rank's part.
+        """
+        sizes, error = (call.alike, str(table)), None
+        if self._dims.size == 1 or sizes in self._agreements:
+            return self._run(call, table, numbers)
+        try:
+            run = self._run(call, table, numbers)
+            if run.pieces.exchange is None:
+                run.attention.require_form([*call.tensors.values()], [keys for host in table for _, keys in host])
+        except Exception as raised:  # the user's function may raise anything
+            error = raised
+        found = self._dims.table((error is None,), next(iter(call.tensors.values())).device)
+        if error is not None:
+            raise error
+        if not all(is_ready for host in found for (is_ready,) in host):
+            raise InputError(f"another rank cannot share {self.name} with its part of the sequence; it says why")
+        self._agreements[sizes] = True
+        keep_newest(self._agreements, MOST_GRAPHS)
+        return run
+
+    def _run(self, call: SharedCall, table: Table, numbers: str) -> Run:
+        """How this call is run, by the schedule and in the pieces that are chosen. numbers: what ranks told each other.
 
         Raises Refusal where heads are not proved apart.
         """
+        schedule, count = self._chosen(call, table)
         roles = SCHEDULES[schedule]
         ranks = dict(zip(roles, self._dims.ranks, strict=True))
         ring, gather, swap = (ranks.get(role, ALONE) for role in ("ring", "gather", "heads"))

@@ -270,7 +270,7 @@ class SharedAttention:
         kind = tuple(tensors[number].shape[axis] for number, axis in self.sides.keys.items())
         if kind not in self.parts:
             with torch.enable_grad():
-                self.parts[kind] = PartState(self._cut(tensors), self.options)
+                self.parts[kind] = PartState(self._cut(_fakes(tensors)), self.options)
         self.parts.move_to_end(kind)
         keep_newest(self.parts, MOST_GRAPHS)
         return self.parts[kind]
@@ -278,16 +278,23 @@ class SharedAttention:
     def beside_keys(self, tensors: Sequence[torch.Tensor]) -> tuple[Call, Call | None]:
         """From tensors and merged values the result; from tensors the scores of sinks, if there are any."""
         if self.ends is None:
-            cut = self._cut(tensors)
+            cut = self._cut(_fakes(tensors))
             self.ends, self.hides = (rest_graph(cut), sinks_graph(cut)), may_hide(cut)
         return self.ends
 
-    def _cut(self, tensors: Sequence[torch.Tensor]) -> AttentionCut:
-        """The graph for these tensors. Raises Refusal if it is not the one that was proved, as by `if` of a length."""
-        found, cut, mean = _cut_at(self.function, _fakes(tensors), self.sides, self.law.place)
+    def require_form(self, tensors: Sequence[torch.Tensor], keys: Collection[int]) -> None:
+        """Raises Refusal unless the graphs for these numbers of keys, too, are the one that was proved."""
+        self.beside_keys(tensors)
+        given, (queries, own) = _fakes(tensors), self.sides.lengths(tensors)
+        for count in {*keys} - {own}:
+            self._cut(self.sides.with_lengths(given, (queries, count)))
+
+    def _cut(self, fakes: Sequence[torch.Tensor]) -> AttentionCut:
+        """The graph for such tensors. Raises Refusal if it is not the one that was proved, as by `if` of a length."""
+        found, cut, mean = _cut_at(self.function, fakes, self.sides, self.law.place)
         form, result = (self.law.form, found.result) if self.form is None else (self.form, mean)
-        lengths = self.sides.lengths(tensors)
-        if min(lengths) > 1 and all(x.numel() for x in tensors):  # a sum over one key or none has other terms
+        lengths = self.sides.lengths(fakes)
+        if min(lengths) > 1 and all(x.numel() for x in fakes):  # a sum over one key or none has other terms
             terms, _ = _terms(found, result, {}, self.law.names)
             _require_form(form, terms, lengths, where_of(result))
         return cut

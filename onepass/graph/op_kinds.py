@@ -72,6 +72,8 @@ class Trait(Flag):
     RUNS_A_GRAPH = auto()  # a checkpoint: runs the graph that it is given, as if its nodes stood there
 
 
+MOVES_ONLY_AXES = Trait.PERMUTES | Trait.MOVES_AXES | Trait.SWAPS_AXES | Trait.TRANSPOSES  # elements keep their values
+
 @dataclass(frozen=True)
 class AtenOperation:
     """A row of the table. names: ATen's own, then other spellings of it, as functions, methods and operators."""

@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from ..graph.nodes import value_of_node
-from ..graph.op_kinds import Trait, changes_in_place, has_trait, name_of
+from ..graph.op_kinds import MOVES_ONLY_AXES, Trait, changes_in_place, has_trait, name_of
 from ..graph.survey import Nodes, Survey, in_order, is_lookup, shape
 from .placement import conflicting_writes
 from .region import Region
@@ -72,8 +72,9 @@ def without_joins(region: Region, s: Survey) -> tuple[Region, list[fx.Node]]:
 def without_views(region: Region, s: Survey) -> Region:
     """The region with views of its inputs as inputs. Their gradients are then those of views, which autograd knows.
 
-    Views of what is computed, cast or expanded inside stay inside. Example: queries, keys and values that are parts of
-    one tensor are three inputs.
+    Views of what is computed, cast or expanded inside stay inside, and so do those that only move axes: a kernel names
+    the axes in another order, and autograd has one node less. Example: queries, keys and values that are parts of one
+    tensor are three inputs.
     """
     outside: set[fx.Node] = set()
     for node in region.nodes:
@@ -81,8 +82,19 @@ def without_views(region: Region, s: Survey) -> Region:
         is_plain = s.kind[node] == "view" and not has_trait(node, Trait.EXPANDS | Trait.REPEATS)
         if is_plain and node not in region.owned and outside.issuperset(inside):
             outside.add(node)
+    for node in reversed(region.nodes):
+        if node in outside and has_trait(node, MOVES_ONLY_AXES) and _is_read_alone(node, region, outside):
+            outside.remove(node)
     nodes, inputs = in_order({*region.nodes} - outside, s)
     return replace(region, nodes=nodes, inputs=inputs)
+
+
+def _is_read_alone(view: fx.Node, region: Region, outside: set[fx.Node]) -> bool:
+    """Whether a region reads the view, and nothing else, of the tensor that it is a view of: then the tensor is one
+    input, whose gradient is that of the view. What is outside reads neither."""
+    (source,) = view.all_input_nodes
+    reads = lambda node: {n for n in node.users if n in region.nodes}
+    return reads(source) == {view} and outside.isdisjoint(reads(view))
 
 
 def with_copies(region: Region, more: Iterable[fx.Node], s: Survey) -> Region:

@@ -18,7 +18,7 @@ from torch.autograd import forward_ad
 
 from ..compiler import compiled_region
 from ..egraph.forks import lock
-from ..lowering.masks.block_map import CALL, sources_of
+from ..lowering.masks.block_map import NamedTensors
 from ..process_state import registered
 from . import executors
 from .region_call import call_of, fake_results, falls_back
@@ -106,9 +106,9 @@ def _run(tensors, program, sizes, sources=""):
     if torch._C._is_any_autocast_enabled():  # a region's types are all said; what autocast changes is there as casts
         with torch._C._DisableAutocast():
             return _run(tensors, program, sizes, sources)
-    CALL.sources = sources_of(tensors, sources)
     found = _RUNNERS.get(program) or runner(program)
-    return found(tensors, sizes)
+    with NamedTensors(tensors, sources):
+        return found(tensors, sizes)
 
 
 def _run_or_record(keys, tensors, program, sizes, sources=""):

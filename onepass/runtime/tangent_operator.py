@@ -16,7 +16,7 @@ from torch import library
 
 from ..compiler import compiled_region
 from ..egraph.forks import lock
-from ..lowering.masks.block_map import CALL, sources_of
+from ..lowering.masks.block_map import NamedTensors
 from ..process_state import registered
 from ..report import records
 from ..training.report import forward_mode_line
@@ -116,13 +116,13 @@ def _run(tensors, tangents, program, sizes, given, sources=""):
     if torch._C._is_any_autocast_enabled():  # a region's types are all said; what autocast changes is there as casts
         with torch._C._DisableAutocast():
             return _run(tensors, tangents, program, sizes, given, sources)
-    CALL.sources = sources_of(tensors, sources)
     key = program, tuple(given)
     runner = _RUNNERS.get(key)
     if runner is None:
         with _LOCK:
             runner = _RUNNERS.setdefault(key, TangentRunner(_planned(program, given)))
-    return runner([*tensors, *tangents], sizes or ())
+    with NamedTensors(tensors, sources):
+        return runner([*tensors, *tangents], sizes or ())
 
 
 def _fakes(tensors, tangents, program, sizes, given, sources=""):

@@ -8,7 +8,7 @@ Example: `Recorded.apply(keys, program, sizes, sources, q, k, v)` gives results 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -18,7 +18,7 @@ from torch.autograd import forward_ad
 
 from ..compiler import compiled_region
 from ..egraph.forks import lock
-from ..lowering.masks.block_map import CALL, sources_of
+from ..lowering.masks.block_map import NamedTensors
 from ..process_state import registered
 from ..training.plans import Backward, Training, training
 from ..training.programs import gradients_by_autograd, recorded_gradients
@@ -115,9 +115,9 @@ def _run_in_full(
         kept = [outputs[k] for k in kept_outputs(_trained(ctx.program, ctx.recorded))]
     arguments = list(grads), own, kept, ctx.program, ctx.sizes, needed, [*ctx.recorded], ctx.sources
     if _is_straight(arguments[:3]):
-        found = iter(_run_straight(*arguments))
-        if key not in _REPEATED:
-            _REPEATED[key] = RepeatedBackward.of(BackwardCall(*arguments))
+        call = BackwardCall(*arguments)
+        with torch._C._AutoDispatchBelowAutograd():
+            found = iter(_run_to_repeat(key, call))
     else:
         found = iter(torch.ops.onepass.region_backward(*arguments))
     return [next(found) if n else None for n in needed]
@@ -146,13 +146,18 @@ def _is_plain(tensor: torch.Tensor) -> bool:
     return type(tensor) is torch.Tensor and not tensor.is_inference()
 
 
+@lru_cache(maxsize=64)
+def _without_elements(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    return torch.empty(0, dtype=dtype, device=device)
+
+
 class _Watched:
     """Whether a tensor was changed in place since. It keeps the tensor's count of changes, and none of its memory."""
 
     def __init__(self, tensor: torch.Tensor):
         self.version = tensor._version
         self.counter = tensor.detach()
-        self.counter.data = tensor.new_empty(0)
+        self.counter.data = _without_elements(tensor.dtype, tensor.device)
 
     @property
     def changed(self) -> bool:
@@ -178,8 +183,8 @@ def _run(tensors, program, sizes, needed, sources=""):
     if torch._C._is_any_autocast_enabled():  # a region's types are all said; what autocast changes is there as casts
         with torch._C._DisableAutocast():
             return _run(tensors, program, sizes, needed, sources)
-    CALL.sources = sources_of(tensors, sources)
-    return forward_runner(program, needed)(tensors, sizes or ())
+    with NamedTensors(tensors, sources):
+        return forward_runner(program, needed)(tensors, sizes or ())
 
 
 def forward_runner(program: str, needed: Sequence[bool]) -> ForwardRunner:
@@ -232,12 +237,26 @@ class BackwardCall(NamedTuple):
 def _run_backward(*arguments: Any) -> list[torch.Tensor]:
     """The gradients of the needed inputs: by their plan, where the forward ran by its own; else by autograd."""
     call = BackwardCall(*arguments)
+    key = call.program, tuple(call.recorded), tuple(call.needed), tuple([grad is None for grad in call.grads])
+    if (again := _known(key)) is not None and not torch._C._is_any_autocast_enabled():
+        with NamedTensors(call.tensors, call.sources):
+            cotangents = [grad for grad in call.grads if grad is not None]
+            found = again.gradients([*call.tensors, *call.kept, *cotangents], call.sizes)
+        if found is not None:
+            return [gradient for gradient, needed in zip(found, call.needed) if needed]
+    return _run_to_repeat(key, call)
+
+
+def _run_to_repeat(key: tuple, call: BackwardCall) -> list[torch.Tensor]:
+    """The same, and keeps how it ran for the next call with this key."""
     found = _as_forward_ran(call)
     if isinstance(found, str) or found.fell_back:
         return gradients_by_autograd(call.originals(), call.tensors, call.grads, call.needed)
-    CALL.sources = sources_of(call.tensors, call.sources)
-    with torch._C._DisableAutocast():
-        return _planned(found, call)
+    with torch._C._DisableAutocast(), NamedTensors(call.tensors, call.sources):
+        gradients = _planned(found, call)
+    if key not in _REPEATED:
+        _REPEATED[key] = RepeatedBackward.of(call)
+    return gradients
 
 
 def _as_forward_ran(call: BackwardCall) -> Training | str:
@@ -308,11 +327,6 @@ def _is_ordinary(tensor: torch.Tensor) -> bool:
     return keys == _ORDINARY[device]
 
 
-def _run_straight(*arguments):
-    with torch._C._AutoDispatchBelowAutograd():
-        return _run_backward(*arguments)
-
-
 class RepeatedBackward(NamedTuple):
     """How a backward ran by its plan, so that calls like it need no more than a look at their tensors.
 
@@ -349,18 +363,23 @@ class RepeatedBackward(NamedTuple):
         return None if found is None else [None if k is None else found[k] for k in self.results]
 
 
+def _known(key: tuple) -> RepeatedBackward | None:
+    """How a backward of this key ran last; None if its plans were made anew since."""
+    again = _REPEATED.get(key)
+    if again is not None and _FORWARDS.get(key[:2], again.runner).training is not again.found:
+        _REPEATED.pop(key, None)
+        return None
+    return again
+
+
 def _repeated(
     key: tuple, ctx: Any, saved: Sequence[torch.Tensor], grads: Sequence[torch.Tensor | None]
 ) -> list[torch.Tensor | None] | None:
     """The gradients as the last call found them; None if this one is not like it."""
-    again = _REPEATED.get(key)
+    again = _known(key)
     if again is None or not _is_plain_call():
         return None
-    if _FORWARDS.get(key[:2], again.runner).training is not again.found:  # its plans were made anew
-        _REPEATED.pop(key, None)
-        return None
-    CALL.sources = sources_of(saved, ctx.sources)
-    with torch._C._AutoDispatchBelowAutograd():
+    with torch._C._AutoDispatchBelowAutograd(), NamedTensors(saved, ctx.sources):
         cotangents = [_laid_out(grad, strides) for grad, strides in zip(grads, ctx.strides) if grad is not None]
         return again.gradients([*saved, *cotangents], ctx.sizes)
 

@@ -119,6 +119,7 @@ GLUON_FUNCTIONS: dict[str, Callable] = {
     "split": _split,
     "broadcast": _spread,
     "constexpr": lambda value: value,
+    "to_tensor": lambda value: value,
 }
 
 

@@ -158,8 +158,8 @@ PROGRAMS = {
     messages.LARGE_FORM: Program(
         "def f(x):\n"
         "    x = x @ x.mT\n"
-        "    for row in range(1, 7):\n"
-        "        new = (x[row, :, None] * x).sum(0, keepdim=True)\n"
+        "    for row in [*range(1, 8)] * 4:\n"
+        "        new = x[row] + (x[row, :, None] * x).sum(0, keepdim=True)\n"
         "        x = torch.cat((x[:row], new, x[row + 1 :]))\n"
         "    return x",
         "x",

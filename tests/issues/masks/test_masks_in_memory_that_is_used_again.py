@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 from onepass.api.backend import onepass_backend
 from onepass.compiler.options import Options
 from onepass.graph_passes.pipeline import rewrite
-from onepass.lowering.masks.block_map import CALL, MapCache, sources_of
+from onepass.lowering.masks.block_map import MapCache, NamedTensors
 from onepass.lowering.triton import launch
 
 LENGTH, WIDTH = 1100, 16
@@ -74,13 +74,13 @@ class _Reading:
 
 
 @pytest.mark.parametrize("name", ["whole", "view"])
-def test_what_a_tensor_is_does_not_depend_on_what_else_is_read(name, monkeypatch):
+def test_what_a_tensor_is_does_not_depend_on_what_else_is_read(name):
     """The kernel reads a view of x and no x, or what an earlier stage made: the names stood by their order."""
     x, mask, built, maps = torch.randn(4, 4), torch.ones(4, 4), [], MapCache()
     read = {"mask": mask if name == "whole" else mask[::2], "view0": x[::2], "made": torch.zeros(4)}
     for names in ("buf0,buf1", "buf0,buf1", "buf0,buf2", "buf3,buf2"):
-        monkeypatch.setattr(CALL, "sources", sources_of([x, mask], names), raising=False)
-        maps.get(_Reading, read, lambda *_: (built.append(0), torch.zeros(1))[1:])
+        with NamedTensors([x, mask], names):
+            maps.get(_Reading, read, lambda *_: (built.append(0), torch.zeros(1))[1:])
     assert len(built) == 2, "for each source of the mask"
 
 

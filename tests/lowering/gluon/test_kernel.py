@@ -251,6 +251,17 @@ def test_items_are_chained_where_no_tile_is_left_out_at_their_end(kind, chained,
     assert "more =" not in source_of(plans(kind, rows=512, columns=512), replace(config, row_buffers=1))[2].text
 
 
+@pytest.mark.parametrize("kind", ["full", "causal", "bias", "groups"])
+@pytest.mark.parametrize("columns,single", [(65, True), (128, True), (129, False)])
+def test_a_loop_of_one_tile_has_no_text_for_a_second_one(kind, columns, single):
+    plan = plan_of(kind, 64, rows=128, columns=columns)
+    _, _, source = source_of(plan, HopperConfig(1, 128, 2, 2, residents=2))
+    consumer = source.text[source.text.index("def consumer(") :]
+    products = {True: 2, False: 4}  # with the keys and with the values; in the first tile, and in the loop's
+    assert consumer.count(" = warpgroup_mma(") == products[single]
+    assert ("for t in range(1, " in consumer) == (not single)
+
+
 @pytest.mark.parametrize(
     "points,rows,consumers", [(8, 1024, 1), (256, 1024, 2), (4, 4096, 2), (64, 128, 1), (200, 128, 2), (512, 64, 1)]
 )

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from onepass.lowering.launch.current_device import allocator, on_device
+from onepass.lowering.launch.current_device import allocator, on_device, turned_allocator
 
 
 @pytest.mark.parametrize("current", [0, 1])
@@ -41,3 +41,11 @@ def test_new_tensors_have_the_shape_and_strides_asked_for(quick, monkeypatch):
         assert calls == [((2, 3), (1, 2), torch.float16)]
     else:
         assert (found.shape, found.stride(), found.dtype, calls) == ((2, 3), (1, 2), torch.float16, [])
+
+
+@pytest.mark.parametrize("order", [None, (0, 2, 1), (2, 0, 1)])
+def test_axes_that_a_plan_has_turned_are_turned_back(order):
+    memory = torch.empty(2, 3, 5)
+    turned = memory if order is None else memory.permute(order)
+    found = turned_allocator(turned.shape, turned.stride(), torch.float16, torch.device("cpu"), order)()
+    assert (found.shape, found.stride(), found.dtype) == (memory.shape, memory.stride(), torch.float16)

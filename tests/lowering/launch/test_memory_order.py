@@ -42,8 +42,8 @@ def copied(inputs, executor="gluon", least=1):
         patch.setattr(relayout, "MIN_WASTED_BYTES", least)
         found = EXECUTORS[executor]._in_order(plan, tensors, {}, None)
     given = dict(zip("qkv", found.given(tensors)))
-    turned_back = found.reordered.turned_back
-    assert all(torch.equal(turned_back(name, x), tensors[name]) for name, x in given.items())
+    turned = found.reordered.turned
+    assert all(torch.equal(x, turned(name, tensors[name])) for name, x in given.items())
     axes = EXECUTORS[executor]._by_tensor_maps(found.plan, given, {}, inputs[0].device)
     (suited,) = axes.values() or ({},)
     return {"qkv"[copy.place] for copy in found.copies}, {name: axis is None for name, axis in suited.items()}

@@ -257,11 +257,32 @@ def of_kinds(rank, mesh):
     return {"said": said, "result": call(**{n: x.detach() for n, x in own.items()})}
 
 
+def of_branches(rank, mesh):
+    """A rank that refuses the function for its own length says so, and the others learn of it: nobody waits."""
+    own, sides, _ = local(full, contiguous(2), rank)
+    said = {}
+    for side in "qk":
+        branch = functools.partial(of_another_length, side=side, length=len(contiguous(2)[1]))
+        call = onepass.context_parallel(branch, mesh, schedule="ring", pieces=1, **sides)
+        try:
+            call(*(own[n].detach() for n in "qkv"))
+        except (InputError, Refusal) as error:
+            said[side] = type(error).__name__
+    call = onepass.context_parallel(full, mesh, schedule="ring", **sides)
+    return {"said": said, "result": call(**{n: x.detach() for n, x in own.items()})}
+
+
+def of_another_length(q, k, v, *, side, length):
+    given = {"q": q, "k": k}
+    return full(q * (2 if given[side].shape[-2] == length else 1), k, v)
+
+
 HALVES = {"half": "ring", "half, ulysses": "ulysses"}
 MORE = {name: (functools.partial(of_half, schedule=schedule), 2) for name, schedule in HALVES.items()}
 AUTOCAST = {"autocast": "ring", "autocast, ulysses": "ulysses"}
 MORE |= {name: (functools.partial(of_autocast, schedule=schedule), 2) for name, schedule in AUTOCAST.items()}
 MORE |= {"module": (of_module, 2), "dtensors": (of_dtensors, 4), "changes": (of_changes, 2), "kinds": (of_kinds, 2)}
+MORE["branches"] = of_branches, 2
 
 
 def work(rank, folder):
@@ -351,6 +372,16 @@ def check_kinds(found):
         assert_part(mine, right, part, 1e-5)
 
 
+def check_branches(found):
+    whole, parts = tensors_of("full"), contiguous(2)
+    right = {"result": full(*(whole[n].double() for n in "qkv"))}
+    first, second = found("branches", 2)
+    # A rank has its own queries, and sees the keys of all.
+    assert (first["said"], second["said"]) == ({"q": "InputError", "k": "Refusal"}, {"q": "Refusal", "k": "Refusal"})
+    for mine, part in zip((first, second), parts, strict=True):
+        assert_part(mine, right, part, 1e-5)
+
+
 def check_dtensors(found):
     whole = tensors_of("full")
     right = exact(full, whole, cotangent(whole["q"]))
@@ -375,6 +406,7 @@ def test_ranks_find_what_one_finds(tmp_path, monkeypatch):
     checks |= {name: functools.partial(check_half, name) for name in HALVES}
     checks |= {name: functools.partial(check_autocast, name) for name in AUTOCAST}
     checks |= {"module": check_module, "dtensors": check_dtensors, "changes": check_changes, "kinds": check_kinds}
+    checks |= {"branches": check_branches}
     wrong = {}
     for name, check in checks.items():
         try:
