@@ -259,8 +259,7 @@ def _not_an_instance(step: DerivationStep, old: Term, new: Term, rules: Mapping[
     if binding is None:
         return f"{show(left)} is no instance of the left side {show(rule.left)}"
     if rule.chosen:
-        attributes = {name: value for name, value in binding.items() if isinstance(value, str)}
-        binding = binding_of(rule, left, match(filled(rule.right, attributes), right, binding) or {})
+        binding = binding_of(rule, left, match(filled(rule.right, binding), right, binding) or {})
         if binding is None:
             return f"{show(right)} has nothing new that fits the right side {show(rule.right)}"
     for guard in rule.guards:

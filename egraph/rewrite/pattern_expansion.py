@@ -81,6 +81,8 @@ def filled(pattern: Any, known: Mapping[str, object]) -> Any:
 def _filled_node(node: Term, args, known: Mapping[str, Any]) -> Term:
     if node.op == "var":
         return known.get(node.attrs[0], node)
+    if node.op == "at" and args[0].op != "var":  # only laws say it, and of variables
+        return node
     return build(node.op, args, tuple(filled(a, known) for a in node.attrs))
 
 

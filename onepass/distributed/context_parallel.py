@@ -19,6 +19,7 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 
 from ..compiler.options import Options
+from ..egraph.derivation.certificate import Derivation
 from ..errors import InputError, Refusal
 from ..report.records import Report, as_seen
 from ..translate.translate import Captured
@@ -221,6 +222,13 @@ class ContextParallel:
     def reports(self) -> list[Report]:
         """What was fused, for each number of keys at once."""
         return [as_seen(part.report) for known in self._known.values() for part in known.parts.values()]
+
+    @property
+    def proofs(self) -> list[Derivation]:
+        """Why ranks may share the function, for each kind of call: chains from its weighted values, a reduction over
+        keys, to one over ranks of what each rank's keys give. A step is an instance of a law; `str` writes them out.
+        """
+        return [law.chain for law in self._laws.values()]
 
     @torch.compiler.disable
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

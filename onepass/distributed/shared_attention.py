@@ -19,6 +19,7 @@ from torch.autograd.function import once_differentiable
 
 from .. import messages
 from ..compiler.options import Options
+from ..egraph.derivation.certificate import Derivation
 from ..egraph.terms.traversal import all_dims, reduces, subterms
 from ..errors import Refusal
 from ..graph.nodes import where_of
@@ -91,12 +92,13 @@ class Proved:
     """A function for which the merge law is proved. place: that of the cut, among the places to cut.
 
     axis: of the queries in the result. form: what was proved, the result as terms, with the lengths of the proof.
-    names: of the tensors.
+    chain: from the weighted values to the same over ranks, by laws. names: of the tensors.
     """
 
     place: int
     axis: int
     form: Captured
+    chain: Derivation
     names: Sequence[str] = ()
 
 
@@ -108,7 +110,7 @@ def proved(function: Call, tensors: Sequence[torch.Tensor], sides: Sides, names:
     apart = apart_from_sinks(found, [*sides.keys])
     for place, cut in enumerate(cuts(apart, [*sides.keys])):
         try:
-            require_merge(*_terms(apart, cut.mean, sides.keys, names), where_of(cut.mean))
+            chain = require_merge(*_terms(apart, cut.mean, sides.keys, names), where_of(cut.mean))
             require_once(cut)
             require_layout(cut)  # under autocast, a product of matrices comes before that of all axes
         except Refusal as reason:
@@ -119,7 +121,7 @@ def proved(function: Call, tensors: Sequence[torch.Tensor], sides: Sides, names:
         _require_no_count(rows, sides, where_of(found.result))
         other = _of_lengths(function, sides.with_lengths(given, OTHER_LENGTHS), hint)
         _require_form(rows, _terms(other, other.result, {}, names)[0], OTHER_LENGTHS, where_of(found.result))
-        return Proved(place, axis, rows, names)
+        return Proved(place, axis, rows, chain, names)
     raise refused or Refusal(messages.RANKS_NO_LAW, where_of(found.result), reason="keys are read behind the softmax")
 
 

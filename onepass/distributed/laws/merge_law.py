@@ -1,7 +1,7 @@
 """Proves on terms that states of parts of the keys merge to the state of all, and that results go query by query.
 
 What is proved: in the form without shifts, the weighted values are Σ_j exp(s) · w / Σ_j exp(s), where s and w reach the
-elements of key j by j alone. Then Softmax.merge_any_tree (proofs/theory/Softmax.v) holds for every split of the keys.
+elements of key j by j alone. Then the value is one over ranks, each with its own keys (rank_law.py), for every split.
 Invariant: what is not of this form raises Refusal. Example: a mask by torch.arange(k.shape[-2]) is refused, because it
 is a function of the place in a shard; a mask by positions that travel with the keys is not.
 """
@@ -17,6 +17,7 @@ from ...compiler.assumptions import simplifying
 from ...egraph.calculus.reverse_mode import Result
 from ...egraph.calculus.saved import Mean, logarithms, means
 from ...egraph.derivation import ledger
+from ...egraph.derivation.certificate import Derivation
 from ...egraph.derivation.normalize import Normaliser
 from ...egraph.terms.affine import affine, bounds, to_term
 from ...egraph.terms.index_simplify import simplify_index
@@ -26,6 +27,7 @@ from ...egraph.terms.traversal import reduces, subterms
 from ...errors import Refusal
 from ...rules import SHIFT_FREE, SHIFTED_ONCE
 from ...translate.translate import Captured
+from .rank_law import over_ranks
 
 Axes = Mapping[str, int]  # of tensors by name: the axis of the sequence, from 0
 
@@ -94,10 +96,10 @@ class Along:
         return not length % size and rest[0].get(place) == of_group and apart and inside
 
 
-def require_merge(captured: Captured, keys: Axes, where: str = "") -> None:
-    """Raises Refusal unless the first result is a mean of values by softmax weights over the keys' own dim.
+def require_merge(captured: Captured, keys: Axes, where: str = "") -> Derivation:
+    """The chain from the first result, a mean of values by softmax weights, to the same over ranks.
 
-    where: the line of that result.
+    where: the line of that result. Raises Refusal if it is no such mean over the keys' own dim.
     """
     mean = _mean(captured)
     if mean is None:
@@ -107,6 +109,7 @@ def require_merge(captured: Captured, keys: Axes, where: str = "") -> None:
     for part in (mean.score, mean.weight):
         if reason := along.broken(part):
             raise Refusal(messages.RANKS_NO_LAW, where, reason=f"of keys, {reason}")
+    return over_ranks(mean.value, along.dim)
 
 
 def _mean(captured: Captured) -> Mean | None:
