@@ -8,11 +8,12 @@ import torch
 
 import onepass
 from onepass.api.backend import onepass_backend
-from onepass.egraph.terms.ops import cast, const
+from onepass.egraph.terms.ops import const
 from onepass.translate.registry import convert
 
 pytestmark = pytest.mark.usefixtures("fresh")
-BEYOND = [math.inf, -math.inf, math.nan, 1e30, 2.0**63]
+SMALL = [-math.inf, -1e30, -(2.0**63)]
+LARGE = [math.inf, math.nan, 1e30, 2.0**63]  # devices have other integers for these
 
 
 def _buckets(length):
@@ -27,10 +28,9 @@ def near(q, k, v):
     return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=_buckets(q.shape[-2]) < 12)
 
 
-@pytest.mark.parametrize("value", BEYOND)
-def test_it_stays_a_cast(value):
-    found = convert(const(value), "int64")
-    assert found.op == "cast" and found.dtype == "int64" and found is cast(const(value), "int64")
+@pytest.mark.parametrize("value", SMALL)
+def test_it_is_the_least_integer(value):
+    assert convert(const(value), "int64") is const(-(2**63)) and torch.tensor(value).long() == -(2**63)
 
 
 @pytest.mark.parametrize("value", [-(2.0**63), 2.0**62, -1.5, 0.0])
@@ -52,14 +52,13 @@ def test_buckets_by_logarithms_are_fused():
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("value", BEYOND)
-def test_the_device_says_what_the_integer_is(value):
+@pytest.mark.parametrize("value", SMALL + LARGE)
+def test_a_result_that_depends_on_it_is_eagers(value):
     def gated(q, k, v):
         return (q @ k.mT * (torch.full((20, 20), value).long() > 3)).softmax(-1) @ v
 
     torch.manual_seed(0)
     given = [torch.randn(2, 20, 16) for _ in range(3)]
-    options = {"libraries": False, "strict": True}
-    found = torch.compile(gated, backend=onepass_backend, options=options)(*given)
-    assert onepass.reports()[-1].regions, onepass.reports()[-1]
+    found = torch.compile(gated, backend=onepass_backend, options={"libraries": False})(*given)
+    assert bool(onepass.reports()[-1].regions) is (value in SMALL), onepass.reports()[-1]
     torch.testing.assert_close(found.double(), gated(*(x.double() for x in given)), rtol=1e-5, atol=1e-5)
