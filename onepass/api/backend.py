@@ -135,6 +135,8 @@ class Backend:
             carries = without_compiler(fx.GraphModule(gm, deepcopy(gm.graph)))
             with stage("Inductor"):
                 run = _unless_dual(_inductor(gm, example_inputs, self.options, self.mode), carries)
+            if any(map(_has_own_class, example_inputs)):
+                run = _without_classes(run)
         places = [(inputs.index(one.name), inputs.index(other.name)) for one, other in separate]
         if places:
             run = _unless_shared(run, without_compiler(fx.GraphModule(gm, written())), places)
@@ -182,6 +184,24 @@ def _unless_dual(run, carries):
         if forward_ad._current_level >= 0 and any(map(has_tangent, args)):
             return carries(*args)
         return run(*args)
+
+    return call
+
+
+def _has_own_class(value: object) -> bool:
+    """Whether this is a tensor of a Python class that Dynamo has traced away, and no parameter."""
+    if not isinstance(value, torch.Tensor) or isinstance(value, torch.nn.Parameter):
+        return False
+    ordinary = torch._C._disabled_torch_dispatch_impl
+    return type(value) is not torch.Tensor and type(value).__torch_dispatch__ is ordinary
+
+
+def _without_classes(run):
+    """A function that runs without the classes of its arguments: torch's check of the first call refuses them to an
+    operation. Dynamo gives the results their classes."""
+
+    def call(*args):
+        return run(*(x.as_subclass(torch.Tensor) if _has_own_class(x) else x for x in args))
 
     return call
 

@@ -216,7 +216,9 @@ def literal(x: float, dtype: str) -> Term:
     """A Python scalar in arithmetic of the dtype, infinite if it is out of range."""
     if dtype == "bool":
         return const(bool(x))
-    return const(int(x)) if dtype == "int64" else const(infinite_beyond(x, dtype).item())
+    if dtype == "int64":
+        return const(int(max(x, -(2.0**63))))  # as each device has it; of NaN and beyond the largest they differ
+    return const(infinite_beyond(x, dtype).item())
 
 
 def stored_literal(x: float, dtype: str) -> Term:
