@@ -22,8 +22,8 @@ from ..terms.traversal import all_dims, rename_dims
 MONOID_NAMES = (*OPERATION_OF, "rescaled")  # every monoid here is associative and commutative
 
 # Classes of operations and monoids. An increasing function is defined for every x up to ±∞ and never falls as x grows;
-# a decreasing one never rises. A foldable monoid folds
-# with an operation. A test compares each class with the meanings of terms/ops.py.
+# a decreasing one never rises. A foldable monoid folds with an operation. A test compares each class with the meanings
+# of terms/ops.py.
 CLASSES = {
     "increasing": ("exp", "exp2", "tanh", "sigmoid", "erf", "floor"),
     "decreasing": ("neg",),

@@ -74,6 +74,7 @@ class Trait(Flag):
 
 MOVES_ONLY_AXES = Trait.PERMUTES | Trait.MOVES_AXES | Trait.SWAPS_AXES | Trait.TRANSPOSES  # elements keep their values
 
+
 @dataclass(frozen=True)
 class AtenOperation:
     """A row of the table. names: ATen's own, then other spellings of it, as functions, methods and operators."""
