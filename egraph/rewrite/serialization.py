@@ -164,7 +164,8 @@ def _node(op: str, args, attrs) -> Term:
     if row is None:
         raise TermError(f"unknown operation {op!r}")
     kinds = zip(attrs, row.attributes, strict=True)
-    if not all(isinstance(a, (kind, AttributeVariable)) for a, kind in kinds):
+    of_a_dim = op == "size" and isinstance(attrs[0], Dim)  # in laws
+    if not of_a_dim and not all(isinstance(a, (kind, AttributeVariable)) for a, kind in kinds):
         raise TermError(f"{op} does not take the attributes {attrs}")
     if op == "load" and len(args) != len(attrs[0].shape):
         raise TermError(f"{attrs[0].name} has {len(attrs[0].shape)} axes, got {len(args)} indices")

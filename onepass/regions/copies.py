@@ -72,9 +72,9 @@ def without_joins(region: Region, s: Survey) -> tuple[Region, list[fx.Node]]:
 def without_views(region: Region, s: Survey) -> Region:
     """The region with views of its inputs as inputs. Their gradients are then those of views, which autograd knows.
 
-    Views of what is computed, cast or expanded inside stay inside, and so do those that only move axes: a kernel names
-    the axes in another order, and autograd has one node less. Example: queries, keys and values that are parts of one
-    tensor are three inputs.
+    Views of what is computed, cast or expanded inside stay inside, and so do those that only move axes in front of the
+    last one: a kernel names the axes in another order, and autograd has one node less. Example: queries, keys and
+    values that are parts of one tensor are three inputs; `x.transpose(1, 2)` is read as x.
     """
     outside: set[fx.Node] = set()
     for node in region.nodes:
@@ -83,18 +83,31 @@ def without_views(region: Region, s: Survey) -> Region:
         if is_plain and node not in region.owned and outside.issuperset(inside):
             outside.add(node)
     for node in reversed(region.nodes):
-        if node in outside and has_trait(node, MOVES_ONLY_AXES) and _is_read_alone(node, region, outside):
+        if node in outside and _keeps_last_axis(node) and _is_read_alone(node, region, outside):
             outside.remove(node)
     nodes, inputs = in_order({*region.nodes} - outside, s)
     return replace(region, nodes=nodes, inputs=inputs)
 
 
+def _keeps_last_axis(node: fx.Node) -> bool:
+    """Whether a view only moves axes, and not the last one.
+
+    Keys stay as a product takes them, as k.mT. With the gradient of k in another order, planning would store all
+    weights of a softmax that is normalised again over rows.
+    """
+    value, source = (value_of_node(n) for n in (node, *node.all_input_nodes))
+    if not has_trait(node, MOVES_ONLY_AXES) or not value.ndim:
+        return False
+    same = lambda one, other: str(one) == str(other)  # of symbols, too, without a guard on their values
+    return same(value.shape[-1], source.shape[-1]) and same(value.stride(-1), source.stride(-1))
+
+
 def _is_read_alone(view: fx.Node, region: Region, outside: set[fx.Node]) -> bool:
-    """Whether a region reads the view, and nothing else, of the tensor that it is a view of: then the tensor is one
-    input, whose gradient is that of the view. What is outside reads neither."""
+    """Whether a region alone reads the view, and reads nothing else of the tensor that it is a view of: then the tensor
+    is one input, whose gradient is that of the view. What is outside reads neither."""
     (source,) = view.all_input_nodes
-    reads = lambda node: {n for n in node.users if n in region.nodes}
-    return reads(source) == {view} and outside.isdisjoint(reads(view))
+    inside = {*region.nodes} - outside
+    return inside.issuperset(view.users) and {n for n in source.users if n in region.nodes} == {view}
 
 
 def with_copies(region: Region, more: Iterable[fx.Node], s: Survey) -> Region:

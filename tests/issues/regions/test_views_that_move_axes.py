@@ -1,5 +1,6 @@
-"""A view that only moves axes is part of a region in training, too: a graph of attention alone is then its region, and
-runs without a compiler. Where a tensor is also read otherwise, or is cut first, its views are inputs, as before."""
+"""A view that moves axes in front of the last one is part of a region in training, too: the graph has fewer nodes with
+gradients. Where a tensor is also read otherwise, is cut first, or loses its last axis, its views are inputs, as before.
+"""
 
 import pytest
 import torch
@@ -34,21 +35,24 @@ def flattened(q, k, v):
     return attend(q, k.permute(1, 0, 2).reshape(24, 16), v)
 
 
-# name: (function, shapes of its inputs, whether nothing but the region is left)
+# name: (function, shapes of its inputs, how many views are left in front of the region)
 PROGRAMS = {
-    "heads behind": (lambda *given: attend(*(x.transpose(1, 2) for x in given)), [(2, 24, 4, 16)] * 3, True),
-    "all axes": (lambda *given: attend(*(x.permute(2, 3, 0, 1) for x in given)), [(24, 16, 2, 4)] * 3, True),
-    "transposed keys": (transposed_keys, [(4, 24, 16), (4, 16, 24), (24, 4, 16)], True),
-    "one tensor for all": (shared, [(24, 4, 16)], False),
-    "keys as values": (lambda q, k: attend(q, k, k), [(4, 24, 16)] * 2, False),
-    "packed": (packed, [(2, 24, 192)], False),
-    "flattened behind a move": (flattened, [(24, 16), (4, 6, 16), (24, 16)], False),
+    "heads behind": (lambda *given: attend(*(x.transpose(1, 2) for x in given)), [(2, 24, 4, 16)] * 3, 2),
+    "all axes": (lambda *given: attend(*(x.permute(2, 3, 0, 1) for x in given)), [(24, 16, 2, 4)] * 3, 4),
+    "transposed keys": (transposed_keys, [(4, 24, 16), (4, 16, 24), (24, 4, 16)], 0),
+    "one tensor for all": (shared, [(24, 4, 16)], 4),
+    "keys as values": (lambda q, k: attend(q, k, k), [(4, 24, 16)] * 2, 1),
+    "packed": (packed, [(2, 24, 192)], 4),
+    "flattened behind a move": (flattened, [(24, 16), (4, 6, 16), (24, 16)], 3),
 }
+
+
+VIEWS = ("permute", "transpose", "movedim", "mT", "getattr", "unflatten", "unbind", "reshape")
 
 
 @pytest.fixture
 def graphs(monkeypatch):
-    """(what is left of each graph, whether it runs without a compiler)."""
+    """(what is left of each graph, whether it runs without a compiler: with one view with a gradient at most)."""
     found, decide = [], backend.leaves_nothing_to_compile
 
     def noted(gm: fx.GraphModule) -> bool:
@@ -61,7 +65,7 @@ def graphs(monkeypatch):
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_its_gradients_are_those_of_the_original_calls(name, graphs):
-    function, shapes, alone = PROGRAMS[name]
+    function, shapes, left = PROGRAMS[name]
     torch.manual_seed(0)
     given = [torch.randn(shape, requires_grad=True) for shape in shapes]
     exact = function(*(x.double() for x in given))
@@ -74,9 +78,8 @@ def test_its_gradients_are_those_of_the_original_calls(name, graphs):
     for mine, other in zip(torch.autograd.grad(found, given, cotangent), wanted, strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-5)
     (targets, straight), *_ = graphs
-    if alone:
-        assert straight and targets.count("onepass.region.default") == 1
-        assert not [t for t in targets if "permute" in t or "transpose" in t or "movedim" in t or t == "mT"]
+    views = [t for t in targets if any(name in t for name in VIEWS)]
+    assert (len(views), straight) == (left, left <= 1), views
 
 
 def test_a_result_that_is_changed_in_place_is_noticed(graphs):

@@ -133,7 +133,7 @@ def test_a_solved_interval_is_part_of_the_prediction():
 
 
 def test_cutting_down_says_so():
-    choice = choice_of(binding_of("full", 64, 64), {})
+    choice = choice_of(binding_of("full", 128, 64), {})
     assert choice.config.consumers == 1 and choice.origins["consumers"] == choose_config.LENGTH
     assert choice.config.turns is False
 

