@@ -95,9 +95,9 @@ def _keeps_last_axis(node: fx.Node) -> bool:
     Keys stay as a product takes them, as k.mT. With the gradient of k in another order, planning would store all
     weights of a softmax that is normalised again over rows.
     """
-    value, source = (value_of_node(n) for n in (node, *node.all_input_nodes))
-    if not has_trait(node, MOVES_ONLY_AXES) or not value.ndim:
+    if not has_trait(node, MOVES_ONLY_AXES) or len(node.all_input_nodes) != 1 or not shape(node):
         return False
+    value, source = (value_of_node(n) for n in (node, *node.all_input_nodes))
     same = lambda one, other: str(one) == str(other)  # of symbols, too, without a guard on their values
     return same(value.shape[-1], source.shape[-1]) and same(value.stride(-1), source.stride(-1))
 
