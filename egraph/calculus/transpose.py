@@ -16,7 +16,7 @@ from ..terms.affine import affine, bounds, length, to_term
 from ..terms.index_simplify import simplify_index
 from ..terms.ops import cast, const, eq, iota, le, lt, make, maximum, minimum, sum_over, where
 from ..terms.term import FLOATS, Dim, Term
-from ..terms.traversal import all_dims, rebuild, reduces, rename_dims
+from ..terms.traversal import all_dims, at_place, rebuild, reduces, rename_dims
 from .partials import ZERO
 
 
@@ -76,20 +76,6 @@ class SolvedIndex:
     places: Mapping[Dim, Term]
     inside: Term | None = None
     fresh: frozenset[Dim] = frozenset()
-
-
-def at_place(body: Term, dim: Dim, place: Term) -> Term:
-    """The body at one place of a dim, wherever the dim is free in it. No dim of the place may be bound in the body."""
-    done: dict[Term, Term] = {iota(dim): place}
-
-    def visit(node: Term) -> Term:
-        if dim not in node.dims:
-            return node
-        if node not in done:
-            done[node] = make(node.op, tuple(map(visit, node.args)), node.attrs)
-        return done[node]
-
-    return visit(body)
 
 
 def _one_place(index: Term, axis: Dim, left: Collection[Dim]) -> SolvedIndex | None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from time import thread_time
 
-from ..rewrite.match import holds, instantiate, match
+from ..rewrite.match import Binding, holds, instantiate, match
 from ..rewrite.rule import Rule
 from ..terms.term import Term, TermError
 from ..terms.traversal import substitute, subterms
@@ -131,6 +131,15 @@ def replay(start: Term, normaliser: Normaliser) -> Derivation:
             name, binding = (rule, ()) if isinstance(rule, str) else (rule.name, binding_text(match(rule.left, old)))
             steps.append(DerivationStep(name, FORWARD, position, binding, current, after, everywhere=True))
             old, current = new, after
+
+
+def replaced_everywhere(
+    chain: Derivation, rule: Rule, direction: str, old: Term, new: Term, shown: Binding
+) -> Derivation:
+    """The chain with one more step, by which a term is replaced wherever it occurs. shown: the rule's binding."""
+    after, place = substitute(chain.goal, {old: new}), path_to(chain.goal, old)
+    step = DerivationStep(rule.name, direction, place, binding_text(shown), chain.goal, after, everywhere=True)
+    return chain.then(Derivation(chain.goal, after, (step,)))
 
 
 def path_to(root: Term, term: Term) -> tuple[int, ...]:

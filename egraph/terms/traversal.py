@@ -55,7 +55,7 @@ def substitute(root: Term, mapping: dict[Term, Term]) -> Term:
 
 
 def at_place(body: Term, dim: Dim, place: Term) -> Term:
-    """The body with another index where the dim is free."""
+    """The body with another index where the dim is free. No dim of the place may be bound in the body."""
     done: dict[Term, Term] = {iota(dim): place}
 
     def visit(node: Term) -> Term:

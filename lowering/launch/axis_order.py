@@ -46,7 +46,7 @@ class ReorderedPlan:
 
 
 def turned_back(of_axes: Sequence[int], order: Axes | None) -> Sequence[int]:
-    """What is said of each axis of a turned tensor, such as its sizes, as the original plan names the axes."""
+    """Numbers for each axis of a reordered tensor, such as sizes or strides, in the order of the original axes."""
     return of_axes if order is None else [of_axes[order.index(axis)] for axis in range(len(order))]
 
 

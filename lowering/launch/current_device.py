@@ -46,6 +46,6 @@ def allocator(
 def turned_allocator(
     shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype, device: torch.device, order: Axes | None
 ) -> Callable[[], torch.Tensor]:
-    """The same for a tensor whose axes a plan has in another order: its axes are turned back at no cost, as a launch
-    takes its address alone."""
+    """The same for a result whose axes a plan has in another order. The tensor is made with its original axes, so it is
+    not permuted after each call: a launch reads its address alone."""
     return allocator(turned_back(shape, order), turned_back(strides, order), dtype, device)

@@ -52,9 +52,7 @@ class PlanInMemoryOrder:
         return self._turned(with_copies(self._viewed([*tensors.values()]), self.copies))
 
     def running(self, tensors: Inputs, bind: Callable[[Sequence[torch.Tensor]], Run]) -> Run:
-        """What takes tensors like these.
-
-        bind: gives what runs the plan on tensors as it has them.
+        """A function that runs the plan on tensors like these. bind: gives one for tensors whose axes are in its order.
         """
         given = self._viewed([*tensors.values()])
         copied = copying(given, self.copies)

@@ -295,7 +295,8 @@ CALL = _NamedCall()  # `named`: the tensors of the call that this thread runs, a
 
 
 class NamedTensors:
-    """Within it, the tensors of a call are known by names: see `sources_of`. A class, as it takes each call's time."""
+    """A context in which the tensors of a call have names, for `sources_of`. It is a class because each call enters it,
+    and a generator would take the host longer."""
 
     __slots__ = ("before", "named")
 

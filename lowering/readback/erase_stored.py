@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from ...egraph.derivation.certificate import BACKWARD, FORWARD, Derivation, DerivationStep, binding_text
-from ...egraph.derivation.derive import path_to
+from ...egraph.derivation.certificate import BACKWARD, FORWARD, Derivation
+from ...egraph.derivation.derive import replaced_everywhere
 from ...egraph.rewrite.match import Binding, binding_of, instantiate, match, rewrite
 from ...egraph.rewrite.rule import Rule
 from ...egraph.terms.term import Term
-from ...egraph.terms.traversal import substitute, subterms
+from ...egraph.terms.traversal import subterms
 from ...rules.demotion import read_of_stored
 from ..plan.records import Plan
 from .canonical_terms import with_args
@@ -58,20 +58,14 @@ def erasing(term: Term) -> Derivation:
 
     Each step is an instance of a law.
     """
-    steps: list[DerivationStep] = []
-    current = term
-    while (node := next((n for n in subterms(current) if n.op == "stored"), None)) is not None:
-        after = substitute(current, {node: node.args[0]})
-        shown = binding_text(match(read_of_stored.left, node) or {})
-        place = path_to(current, node)
-        steps.append(DerivationStep(read_of_stored.name, FORWARD, place, shown, current, after, everywhere=True))
-        current = after
-    while (found := next(filter(None, map(_of_a_whole, subterms(current))), None)) is not None:
+    chain = Derivation(term, term)
+    while (node := next((n for n in subterms(chain.goal) if n.op == "stored"), None)) is not None:
+        binding = match(read_of_stored.left, node) or {}
+        chain = replaced_everywhere(chain, read_of_stored, FORWARD, node, node.args[0], binding)
+    while (found := next(filter(None, map(_of_a_whole, subterms(chain.goal))), None)) is not None:
         node, whole, law, binding = found
-        after, place = substitute(current, {node: whole}), path_to(current, node)
-        steps.append(DerivationStep(law.name, BACKWARD, place, binding_text(binding), current, after, everywhere=True))
-        current = after
-    return Derivation(term, current, tuple(steps))
+        chain = replaced_everywhere(chain, law, BACKWARD, node, whole, binding)
+    return chain
 
 
 def _of_a_whole(node: Term) -> tuple[Term, Term, Rule, Binding] | None:

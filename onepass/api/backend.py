@@ -189,7 +189,7 @@ def _unless_dual(run, carries):
 
 
 def _has_own_class(value: object) -> bool:
-    """Whether this is a tensor of a Python class that Dynamo has traced away, and no parameter."""
+    """Whether this is an instance of a subclass of torch.Tensor that Dynamo traces through, other than a parameter."""
     if not isinstance(value, torch.Tensor) or isinstance(value, torch.nn.Parameter):
         return False
     ordinary = torch._C._disabled_torch_dispatch_impl
@@ -197,8 +197,11 @@ def _has_own_class(value: object) -> bool:
 
 
 def _without_classes(run):
-    """A function that runs without the classes of its arguments: torch's check of the first call refuses them to an
-    operation. Dynamo gives the results their classes."""
+    """A function that runs on plain tensors in place of subclasses of torch.Tensor.
+
+    In the first call of a graph, torch checks custom operations, and that check raises for subclasses. Dynamo gives the
+    results their classes again.
+    """
 
     def call(*args):
         return run(*(x.as_subclass(torch.Tensor) if _has_own_class(x) else x for x in args))

@@ -217,7 +217,7 @@ def literal(x: float, dtype: str) -> Term:
     if dtype == "bool":
         return const(bool(x))
     if dtype == "int64":
-        return const(int(max(x, -(2.0**63))))  # as each device has it; of NaN and beyond the largest they differ
+        return const(int(max(x, -(2.0**63))))  # devices agree on this, not on NaN and numbers above int64
     return const(infinite_beyond(x, dtype).item())
 
 

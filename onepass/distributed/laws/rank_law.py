@@ -9,13 +9,13 @@ any number of ranks. Example: Σ_j exp(s[j]) is Σ_rank Σ_j (exp(s[j]) where ow
 from __future__ import annotations
 
 from ...egraph.derivation import ledger
-from ...egraph.derivation.certificate import FORWARD, Derivation, DerivationStep, binding_text, check
-from ...egraph.derivation.derive import path_to
+from ...egraph.derivation.certificate import FORWARD, Derivation, check
+from ...egraph.derivation.derive import replaced_everywhere
 from ...egraph.rewrite.match import applied, binding_of
 from ...egraph.rewrite.rule import Rule
 from ...egraph.terms.ops import iota, load
 from ...egraph.terms.term import Dim, Tensor, Term
-from ...egraph.terms.traversal import reduces, substitute
+from ...egraph.terms.traversal import reduces
 from ...rules.demotion import reduction_in_parts, states_by_their_numbers
 
 RANK = Dim("rank", "ranks")
@@ -40,7 +40,5 @@ def over_ranks(value: Term, keys: Dim) -> Derivation:
 
 def _by(law: Rule, old: Term, chosen: dict[str, object], chain: Derivation) -> Derivation:
     """The chain with one more step: the law replaces a term everywhere."""
-    shown = binding_text(binding_of(law, old, chosen) or {})
-    after = substitute(chain.goal, {old: applied(law, old, chosen)})
-    step = DerivationStep(law.name, FORWARD, path_to(chain.goal, old), shown, chain.goal, after, everywhere=True)
-    return Derivation(chain.start, after, (*chain.steps, step))
+    new = applied(law, old, chosen)
+    return replaced_everywhere(chain, law, FORWARD, old, new, binding_of(law, old, chosen) or {})
